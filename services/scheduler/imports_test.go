@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// imports are the import paths of the product files under a folder, with the file that has each.
+// imports returns the import paths of the product files under a folder, each with a file that has
+// it.
 func imports(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -38,7 +39,7 @@ func imports(t *testing.T, folder string) map[string]string {
 }
 
 func TestDecisionsArePure(t *testing.T) {
-	for _, folder := range []string{"internal/route", "internal/place"} {
+	for _, folder := range []string{"internal/route", "internal/placement"} {
 		for name, file := range imports(t, folder) {
 			require.NotContains(t, strings.Split(name, "/")[0], ".",
 				"%s imports %s: a decision imports the standard library only, so that it can be replayed from a text file", file, name)
@@ -48,7 +49,7 @@ func TestDecisionsArePure(t *testing.T) {
 	}
 }
 
-func TestTheSchedulerKnowsNoEngine(t *testing.T) {
+func TestSchedulerImportsNoEngine(t *testing.T) {
 	for name, file := range imports(t, ".") {
 		require.False(t, strings.HasPrefix(name, "github.com/millrace/millrace/gpuworker"),
 			"%s imports %s: the scheduler builds with cgo off and runs where no engine does", file, name)

@@ -11,19 +11,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/services/internal/app"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/internal/version"
-	"github.com/millrace/millrace/services/scheduler/internal/config"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang bounds waits for events that come much sooner.
 const hang = time.Minute
 
-// logs is a buffer for several goroutines.
+// logs is a buffer that is safe for concurrent use.
 type logs struct {
 	mu sync.Mutex
-	b  bytes.Buffer // guarded by mu
+	b  bytes.Buffer
 }
 
 func (l *logs) Write(p []byte) (int, error) {
@@ -46,7 +46,7 @@ func run(ctx context.Context, out *logs, args ...string) error {
 	return cmd.ExecuteContext(ctx)
 }
 
-func TestTheProgramServesIsHealthyAndStops(t *testing.T) {
+func TestProgramServesReportsHealthAndStops(t *testing.T) {
 	rpctest.NoLeaks(t)
 	dir := t.TempDir()
 	address := "unix:" + filepath.Join(dir, "s")
@@ -74,15 +74,16 @@ func TestTheProgramServesIsHealthyAndStops(t *testing.T) {
 	require.Contains(t, out.String(), `"@message":"stopped"`)
 }
 
-func TestTheProgramRefusesWhatItCannotDo(t *testing.T) {
+func TestProgramRefusesBadArguments(t *testing.T) {
 	var out logs
-	require.ErrorIs(t, run(context.Background(), &out), config.ErrInvalid)
+	require.ErrorIs(t, run(context.Background(), &out), app.ErrUsage)
 	require.ErrorContains(t, run(context.Background(), &out, "--workers", "127.0.0.1:1", "--listen", "unix:/nowhere/at/all"), "listen on")
 	require.NoError(t, run(context.Background(), &out, "--version"))
 	require.Contains(t, out.String(), program+" "+version.String()+"\n")
 }
 
-func TestTheExitCodeTellsAWrongCommandLineFromAFailure(t *testing.T) {
+func TestExitCodes(t *testing.T) {
+	// A wrong command line has another code than a failure.
 	for name, tc := range map[string]struct {
 		args []string
 		want int
@@ -102,7 +103,7 @@ func TestTheExitCodeTellsAWrongCommandLineFromAFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out logs
 			err := run(context.Background(), &out, tc.args...)
-			require.Equal(t, tc.want, exitCode(err), "%v", err)
+			require.Equal(t, tc.want, app.ExitCode(err), "%v", err)
 		})
 	}
 }

@@ -7,4 +7,4 @@ import (
 	"github.com/millrace/millrace/internal/manpages"
 )
 
-func TestTheManualPagesAreCurrent(t *testing.T) { manpages.Compare(t, command(io.Discard)) }
+func TestManualPages(t *testing.T) { manpages.Check(t, command(io.Discard)) }

@@ -10,26 +10,27 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/millrace/millrace/services/internal/reread"
+	"github.com/millrace/millrace/services/internal/filewatch"
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// fromEnvironment is what a token that no flag names is called.
-const fromEnvironment = "MILLRACE_TOKEN"
+// tokenEnv names the source of a token that no flag names.
+const tokenEnv = "MILLRACE_TOKEN"
 
-// Shows is whether there is a token to show.
+// Shows reports whether there is a token to send.
 func (f *Flags) Shows() bool { return f.TokenFile != "" || f.Token != "" }
 
-// CheckDial refuses to send a token to another machine in plaintext, also where --insecure allows plaintext: who reads it can call as
-// we do from then on.
+// CheckDial refuses to send a token to another machine in plaintext, even with --insecure, because
+// a reader could use it.
 func (f *Flags) CheckDial(t *transport.Flags, flag, address string) error {
-	if !f.Shows() || t.CA != "" || transport.StaysHere(address) {
+	if !f.Shows() || t.CA != "" || transport.IsLocal(address) {
 		return nil
 	}
 	return fmt.Errorf("%s %q: is another machine, to which no token is sent in plaintext: give --tls-ca, or leave %s out", flag, address, f.tokenName())
 }
 
-// Dialer gives the option with which an address is dialled; nil shows no token.
+// Dialer returns a function that returns the dial option for an address. Without a token the option
+// does nothing.
 func (f *Flags) Dialer(logger hclog.Logger) (func(address string) grpc.DialOption, error) {
 	tokens, err := f.tokens(logger)
 	if err != nil {
@@ -39,14 +40,14 @@ func (f *Flags) Dialer(logger hclog.Logger) (func(address string) grpc.DialOptio
 		if tokens == nil {
 			return grpc.EmptyDialOption{}
 		}
-		return grpc.WithPerRPCCredentials(&bearer{tokens, !transport.StaysHere(address)})
+		return grpc.WithPerRPCCredentials(&bearer{tokens, !transport.IsLocal(address)})
 	}, nil
 }
 
-// bearer shows a token with every call.
+// bearer sends a token with every call.
 type bearer struct {
-	token func() string
-	away  bool // it leaves this machine
+	token  func() string
+	remote bool // the server is on another machine
 }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
@@ -55,24 +56,24 @@ func (b *bearer) GetRequestMetadata(context.Context, ...string) (map[string]stri
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (b *bearer) RequireTransportSecurity() bool { return b.away }
+func (b *bearer) RequireTransportSecurity() bool { return b.remote }
 
-// tokens give the token of the moment; nil: there is none.
+// tokens returns a function that returns the current token, or nil if none exists.
 func (f *Flags) tokens(logger hclog.Logger) (func() string, error) {
 	if f.TokenFile == "" {
 		if f.Token == "" {
 			return nil, nil
 		}
 		if err := checkToken(f.Token); err != nil {
-			return nil, fmt.Errorf("%s: %w", fromEnvironment, err)
+			return nil, fmt.Errorf("%s: %w", tokenEnv, err)
 		}
 		return func() string { return f.Token }, nil
 	}
 	if info, err := os.Stat(f.TokenFile); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
-		return f.piped()
+		return f.readPipe()
 	}
 	logger = logger.Named("auth")
-	source, err := reread.New(reread.Config[string, string]{
+	source, err := filewatch.New(filewatch.Config[string, string]{
 		Read:    func() (string, error) { return readFile(f.tokenName(), f.TokenFile) },
 		Parse:   f.parse,
 		Changed: func(string) { logger.Info("token read again", "file", f.TokenFile) },
@@ -84,8 +85,8 @@ func (f *Flags) tokens(logger hclog.Logger) (func() string, error) {
 	return source.Current, nil
 }
 
-// piped gives the token that another program hands over, once: --token-file <(pass show millrace).
-func (f *Flags) piped() (func() string, error) {
+// readPipe reads once the token that another program writes: --token-file <(pass show millrace).
+func (f *Flags) readPipe() (func() string, error) {
 	text, err := os.ReadFile(f.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.tokenName(), err)
@@ -94,7 +95,7 @@ func (f *Flags) piped() (func() string, error) {
 	return func() string { return token }, err
 }
 
-// parse is the token in a file's text.
+// parse returns the token in a file's text.
 func (f *Flags) parse(text string) (string, error) {
 	token := strings.TrimRight(text, "\r\n")
 	if err := checkToken(token); err != nil {
@@ -103,10 +104,10 @@ func (f *Flags) parse(text string) (string, error) {
 	return token, nil
 }
 
-// tokenName is where the token is from.
+// tokenName names the source of the token.
 func (f *Flags) tokenName() string {
 	if f.TokenFile == "" {
-		return fromEnvironment
+		return tokenEnv
 	}
 	return "--" + f.tokenFlag
 }

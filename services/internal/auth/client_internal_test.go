@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestATokenThatAProgramHandsOverIsReadOnce(t *testing.T) {
+func TestTokenFromAPipeIsReadOnce(t *testing.T) {
 	for name, tc := range map[string]struct{ text, wrong string }{
 		"a token": {NewToken(), ""},
 		"nothing": {"", "want 32 to 4096"},

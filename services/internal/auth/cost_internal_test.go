@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// What a guard costs each call, from its token to the handler and back.
-func BenchmarkACallOfAKey(b *testing.B) {
+// BenchmarkGuardCall measures a guard's cost of a call.
+func BenchmarkGuardCall(b *testing.B) {
 	text, key := newToken("web", Generate)
 	key.Limits = Limits{RequestsPerMinute: 1 << 30, TokensPerMinute: 1 << 30, Streams: 1 << 20}
 	keys := newKeys([]*Key{key})
@@ -31,8 +31,8 @@ func BenchmarkACallOfAKey(b *testing.B) {
 	}
 }
 
-// What it costs each token.
-func BenchmarkATokenOfAKey(b *testing.B) {
+// BenchmarkGuardToken measures a guard's cost of a token.
+func BenchmarkGuardToken(b *testing.B) {
 	m := &Meter{&account{}}
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {

@@ -1,13 +1,14 @@
-// Package auth is who may do what on a server: a file of keys, the right that each method needs, and what a key may use.
+// Package auth authorises calls: a file of keys, the right that each method needs, and quotas.
 //
-// A program puts Flags on its flag set and asks Check about them. Serve then stands a Guard before every method of an
-// rpc.ServerConfig; without --auth-keys there is none, and everybody may do everything. A call shows its token; the Guard finds the key
-// by the token's hash, asks whether the key may call the method and has something left of its quotas, and gives a generation its
-// tenant. What the call uses is told to the key by its Meter. Dialer makes a client show its own token.
+// A program adds Flags to its flag set and calls Check. Serve puts a Guard in front of every method
+// of an rpc.ServerConfig. Without --auth-keys there is no Guard, and every call is allowed. A call
+// sends its token. The Guard finds the key by the token's hash, checks that the key has the right
+// that the method needs and has quota left, and sets the tenant of a generation. The call's Meter
+// counts what it uses. Dialer makes a client send its own token.
 //
-// The file is read again while the process runs. What a new one no longer allows is refused at once and ends where it is under way: a
-// Guard with calls looks once a second.
+// The file is read again while the process runs. A Guard with running calls checks them once a
+// second: a call whose key was revoked or has lost its right ends.
 //
-// Keys, their rights and their quotas are values without a clock, a file or a socket: keys.go, methods.go, quota.go. The package
-// knows the contract, and neither a scheduler nor a worker.
+// Keys, rights and quotas are values without clock, file or socket: keys.go, methods.go, quota.go.
+// The package knows the contract, but no scheduler and no worker.
 package auth

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxWrong bounds how many mistakes of a file are told.
+// maxWrong bounds the mistakes that an error lists.
 const maxWrong = 10
 
 // maxTenant is the contract's bound of a fairness_id.
@@ -22,14 +22,14 @@ const maxTenant = 128
 
 var (
 	keyID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$`)
-	// errID: a text is no key's id.
+	// errID reports a text that is not a key id.
 	errID = errors.New(`want 1 to 64 letters, digits and "._-", the first and the last a letter or digit`)
 )
 
-// Parse reads a file of keys: a YAML list (JSON is YAML) of maps. Its error has a line for each mistake, with the line and the field
-// of the file, and quotes no hash.
+// Parse parses a file of keys: a YAML list (JSON is YAML) of maps. Its error has a line for each
+// mistake, with the line and the field of the file, and contains no hash.
 func Parse(text string) (keys *Keys, err error) {
-	defer func() { // a file that a library stumbles over must not end a process that serves
+	defer func() { // a panic of the YAML library must not end a server
 		if p := recover(); p != nil {
 			keys, err = nil, fmt.Errorf("not YAML: %v", p)
 		}
@@ -38,7 +38,7 @@ func Parse(text string) (keys *Keys, err error) {
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("it is empty: want a list of keys, or [] if nobody may call")
+		return nil, errors.New("it is empty: want a list of keys, or [] to refuse every call")
 	case err != nil:
 		return nil, fmt.Errorf("not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
@@ -54,12 +54,12 @@ func Parse(text string) (keys *Keys, err error) {
 	ids, hashes := map[string]int{}, map[Hash]int{}
 	for _, node := range list.Content {
 		key := r.key(node)
-		if at, twice := ids[key.ID]; twice && key.ID != "" {
-			r.wrong(node, "id", "%s is the key of line %d", key.ID, at)
+		if line, twice := ids[key.ID]; twice && key.ID != "" {
+			r.wrong(node, "id", "%s is the key of line %d", key.ID, line)
 		}
 		for _, h := range key.Hashes {
-			if at, twice := hashes[h]; twice {
-				r.wrong(node, "hash", "it is that of line %d: each key has tokens of its own", at)
+			if line, twice := hashes[h]; twice {
+				r.wrong(node, "hash", "it is that of line %d: each key has tokens of its own", line)
 			}
 			hashes[h] = node.Line
 		}
@@ -75,21 +75,21 @@ func Parse(text string) (keys *Keys, err error) {
 	return newKeys(all), nil
 }
 
-// reader collects what is wrong with a file.
+// reader collects the mistakes of a file.
 type reader struct {
-	all      []error // of the first maxWrong
+	all      []error // the first maxWrong
 	mistakes int
 }
 
-// wrong notes a mistake.
-func (r *reader) wrong(at *yaml.Node, field, format string, args ...any) {
+// wrong records a mistake.
+func (r *reader) wrong(node *yaml.Node, field, format string, args ...any) {
 	if r.mistakes++; r.mistakes > maxWrong {
 		return
 	}
-	r.all = append(r.all, fmt.Errorf("line %d: %s: "+format, append([]any{at.Line, field}, args...)...))
+	r.all = append(r.all, fmt.Errorf("line %d: %s: "+format, append([]any{node.Line, field}, args...)...))
 }
 
-// key reads one entry.
+// key parses one entry.
 func (r *reader) key(node *yaml.Node) *Key {
 	k, priority := &Key{}, false
 	seen := r.fields(node, "", map[string]func(*yaml.Node){
@@ -128,13 +128,14 @@ func (r *reader) key(node *yaml.Node) *Key {
 	if k.Tenant == "" {
 		k.Tenant = k.ID
 	}
-	if !priority && k.Tenant != AnyTenant { // who speaks for others carries their priorities
+	// a key that acts for other tenants passes their priorities on
+	if !priority && k.Tenant != AnyTenant {
 		k.Limits.Priority = new(int32)
 	}
 	return k
 }
 
-// fields reads a map, and gives the names that it has.
+// fields parses a map and returns the names of its fields.
 func (r *reader) fields(node *yaml.Node, prefix string, known map[string]func(*yaml.Node)) (seen []string) {
 	if node.Kind != yaml.MappingNode {
 		r.wrong(node, strings.TrimSuffix("entry."+prefix, "."), "want a map of fields")
@@ -142,20 +143,20 @@ func (r *reader) fields(node *yaml.Node, prefix string, known map[string]func(*y
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		name, value := node.Content[i], node.Content[i+1]
-		switch read, is := known[name.Value]; {
-		case !is:
+		switch parse, ok := known[name.Value]; {
+		case !ok:
 			r.wrong(name, prefix+printable(name.Value), "there is no such field")
 		case slices.Contains(seen, name.Value):
 			r.wrong(name, prefix+name.Value, "is there twice")
 		default:
-			read(value)
+			parse(value)
 		}
 		seen = append(seen, name.Value)
 	}
 	return seen
 }
 
-// hashes reads a hash or a list of them.
+// hashes parses a hash or a list of hashes.
 func (r *reader) hashes(node *yaml.Node) (all []Hash) {
 	nodes := []*yaml.Node{node}
 	if node.Kind == yaml.SequenceNode {
@@ -172,7 +173,7 @@ func (r *reader) hashes(node *yaml.Node) (all []Hash) {
 	return all
 }
 
-// rights reads a list of rights.
+// rights parses a list of rights.
 func (r *reader) rights(node *yaml.Node) (all []Right) {
 	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
 		r.wrong(node, "rights", "want a list of %s", list(Rights()))
@@ -191,12 +192,12 @@ func (r *reader) rights(node *yaml.Node) (all []Right) {
 	return all
 }
 
-// text is parsed for texts.
+// text is parsed for strings.
 func (r *reader) text(node *yaml.Node, field string, to *string, parse func(string) (string, error)) {
 	parsed(r, node, field, to, parse)
 }
 
-// parsed reads a single value.
+// parsed parses a single value.
 func parsed[T any](r *reader, node *yaml.Node, field string, to *T, parse func(string) (T, error)) {
 	if node.Kind != yaml.ScalarNode || node.Tag == "!!null" {
 		r.wrong(node, field, "want a single value")
@@ -220,7 +221,7 @@ func checkID(s string) error {
 // checkTenant refuses what cannot be a fairness_id.
 func checkTenant(s string) error {
 	if s == "" || len(s) > maxTenant || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return fmt.Errorf("want 1 to %d printable ASCII characters, or %s for whatever requests say", maxTenant, AnyTenant)
+		return fmt.Errorf("want 1 to %d printable ASCII characters, or %s for the tenant that a request names", maxTenant, AnyTenant)
 	}
 	return nil
 }
@@ -254,5 +255,5 @@ func positive(s string) (int, error) {
 	return int(n), nil
 }
 
-// printable is a short text of a file for people.
+// printable returns a short text of a file for people.
 func printable(s string) string { return fmt.Sprintf("%.40q", s) }

@@ -10,13 +10,13 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 )
 
-// hashes of tokens that tests have.
+// Hashes of test tokens.
 var (
 	one = auth.HashOf("one").String()
 	two = auth.HashOf("two").String()
 )
 
-func TestAFileIsReadWithEveryField(t *testing.T) {
+func TestParseReadsEveryField(t *testing.T) {
 	keys, err := auth.Parse(`# who may call
 - id: web
   hash: ` + one + `
@@ -52,13 +52,13 @@ func TestAFileIsReadWithEveryField(t *testing.T) {
 
 	keys, err = auth.Parse("[]\n")
 	require.NoError(t, err)
-	require.Empty(t, keys.All(), "nobody may call")
+	require.Empty(t, keys.All(), "no keys: every call is refused")
 	keys, err = auth.Parse(`[{"id": "json", "hash": "` + one + `", "rights": ["vectors"]}]`)
 	require.NoError(t, err)
 	require.Equal(t, "json", keys.All()[0].ID)
 }
 
-func TestAMistakeIsToldWithItsLineAndField(t *testing.T) {
+func TestParseNamesLineAndFieldOfMistakes(t *testing.T) {
 	good := "{id: a, hash: '" + one + "', rights: [generate]"
 	for name, tc := range map[string]struct{ file, want string }{
 		"an empty file":         {"# nothing\n", "it is empty: want a list of keys"},
@@ -109,7 +109,7 @@ func TestAMistakeIsToldWithItsLineAndField(t *testing.T) {
 	}
 }
 
-func TestAllMistakesAreToldUpToABound(t *testing.T) {
+func TestParseListsMistakesUpToABound(t *testing.T) {
 	_, err := auth.Parse("- {id: 'a b', hash: x, rights: []}\n- 7\n")
 	require.ErrorContains(t, err, "line 1: id")
 	require.ErrorContains(t, err, "line 1: hash")
@@ -120,7 +120,7 @@ func TestAllMistakesAreToldUpToABound(t *testing.T) {
 	require.Equal(t, 10, strings.Count(err.Error(), "\n"))
 }
 
-func TestALineIsReadAsTheKeyThatItIsOf(t *testing.T) {
+func TestLineRoundTrip(t *testing.T) {
 	zero, high := int32(0), int32(7)
 	for i, k := range []auth.Key{
 		{ID: "web", Tenant: "web", Rights: []auth.Right{auth.Generate}, Limits: auth.Limits{Priority: &zero}},
@@ -141,7 +141,7 @@ func TestALineIsReadAsTheKeyThatItIsOf(t *testing.T) {
 	require.ErrorContains(t, err, "rights")
 }
 
-func FuzzAFileOfKeys(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add("- {id: a, hash: '" + one + "', rights: [generate]}\n")
 	f.Add("[{\"id\": \"json\", \"limits\": {\"streams\": 1}}]")
 	f.Add("- &a {id: *a}\n---\n")

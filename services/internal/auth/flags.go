@@ -8,37 +8,38 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/services/internal/reread"
+	"github.com/millrace/millrace/services/internal/filewatch"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Flags are what a program was told about keys and tokens. The zero value lets everybody do everything, and shows nothing.
+// Flags configure keys and tokens. The zero value allows every call and sends no token.
 type Flags struct {
-	// Keys is the file of a server's keys. Empty: it has none.
+	// Keys is the file of a server's keys. "": no keys.
 	Keys string
-	// TokenFile is a file of the token that a client shows. Empty: Token.
+	// TokenFile is the file of the token that a client sends. "": Token.
 	TokenFile string
-	// Token is the token itself, from the environment: never from the command line, which everybody on the machine can read.
+	// Token is the token itself, from the environment. It is never a flag, because every user of
+	// the machine can read a command line.
 	Token string
 
 	tokenFlag string // the flag of TokenFile
 }
 
-// String is for a log that prints a whole configuration: it has no token.
+// String omits the token, for logs that print a whole configuration.
 func (f Flags) String() string { return fmt.Sprintf("{Keys:%s TokenFile:%s}", f.Keys, f.TokenFile) }
 
-// Serves puts the flags of a server on fs.
-func (f *Flags) Serves(fs *pflag.FlagSet) {
-	fs.StringVar(&f.Keys, "auth-keys", f.Keys, "file of the keys of those who may call, with their rights and limits; millrace keys makes its lines (default: anyone may do everything)")
+// AddServerFlags adds the flags of a server to fs.
+func (f *Flags) AddServerFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.Keys, "auth-keys", f.Keys, "file of the keys of callers, with their rights and limits; millrace keys makes its lines (default: every caller has every right)")
 }
 
-// Dials puts the flag of a client on fs, under a name.
-func (f *Flags) Dials(fs *pflag.FlagSet, name, whose string) {
+// AddClientFlags adds the flag of a client to fs, under the given name.
+func (f *Flags) AddClientFlags(fs *pflag.FlagSet, name, whose string) {
 	f.tokenFlag = name
 	fs.StringVar(&f.TokenFile, name, f.TokenFile, "file of the token to show to "+whose+", over TLS or on this machine alone; read again when it changes")
 }
 
-// Check refuses files that cannot be used.
+// Check refuses unusable files.
 func (f *Flags) Check() error {
 	var wrong []error
 	if f.Keys != "" {
@@ -52,8 +53,8 @@ func (f *Flags) Check() error {
 	return errors.Join(wrong...)
 }
 
-// Serve stands a guard before every method of a server, behind the interceptors that are there. It does nothing and returns nil where
-// the flags name no file of keys.
+// Serve puts a guard in front of every method of a server, after the existing interceptors. It does
+// nothing and returns nil if the flags name no file of keys.
 func (f *Flags) Serve(cfg *rpc.ServerConfig, logger hclog.Logger) (*Guard, error) {
 	if f.Keys == "" {
 		return nil, nil
@@ -67,10 +68,10 @@ func (f *Flags) Serve(cfg *rpc.ServerConfig, logger hclog.Logger) (*Guard, error
 	return g, nil
 }
 
-// keySource is the file of keys.
-func (f *Flags) keySource(logger hclog.Logger) (*reread.Source[string, *Keys], error) {
+// keySource returns the source of the file of keys.
+func (f *Flags) keySource(logger hclog.Logger) (*filewatch.Source[string, *Keys], error) {
 	logger = logger.Named("auth")
-	return reread.New(reread.Config[string, *Keys]{
+	return filewatch.New(filewatch.Config[string, *Keys]{
 		Read: func() (string, error) { return readFile("--auth-keys", f.Keys) },
 		Parse: func(text string) (*Keys, error) {
 			keys, err := Parse(text)
@@ -86,7 +87,7 @@ func (f *Flags) keySource(logger hclog.Logger) (*reread.Source[string, *Keys], e
 
 // readFile reads the file that a flag names.
 func readFile(flag, path string) (string, error) {
-	text, err := reread.File(path)
+	text, err := filewatch.File(path)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", flag, err)
 	}

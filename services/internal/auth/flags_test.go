@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// file is a file of a text.
+// file returns the path of a file with the given text.
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
@@ -31,17 +31,17 @@ func file(t *testing.T, text string) string {
 	return path
 }
 
-// parse reads a command line of a server that is a client too.
+// parse parses the command line of a program that is server and client.
 func parse(t *testing.T, args ...string) *auth.Flags {
 	t.Helper()
 	f, fs := &auth.Flags{}, pflag.NewFlagSet("test", pflag.ContinueOnError)
-	f.Serves(fs)
-	f.Dials(fs, "worker-token-file", "workers")
+	f.AddServerFlags(fs)
+	f.AddClientFlags(fs, "worker-token-file", "workers")
 	require.NoError(t, fs.Parse(args))
 	return f
 }
 
-func TestFilesThatCannotBeUsedAreRefusedByFlagAndFile(t *testing.T) {
+func TestCheckNamesFlagAndFile(t *testing.T) {
 	require.NoError(t, parse(t).Check())
 	bad, short, gone := file(t, "- {id: a}\n"), file(t, "secret\n"), filepath.Join(t.TempDir(), "gone")
 	for name, tc := range map[string]struct{ args, want []string }{
@@ -64,7 +64,7 @@ func TestFilesThatCannotBeUsedAreRefusedByFlagAndFile(t *testing.T) {
 	require.NotContains(t, err.Error(), "short")
 }
 
-func TestAConfigurationThatIsPrintedHasNoToken(t *testing.T) {
+func TestFlagsStringHidesTheToken(t *testing.T) {
 	f := auth.Flags{Keys: "keys.yaml", Token: auth.NewToken()}
 	for _, verb := range []string{"%v", "%+v", "%s"} {
 		text := fmt.Sprintf(verb, struct{ Auth auth.Flags }{f})
@@ -73,7 +73,7 @@ func TestAConfigurationThatIsPrintedHasNoToken(t *testing.T) {
 	}
 }
 
-func TestATokenGoesToOtherMachinesOverTLSAlone(t *testing.T) {
+func TestTokenNeedsTLSForOtherMachines(t *testing.T) {
 	f, none := &auth.Flags{Token: auth.NewToken()}, &auth.Flags{}
 	for address, here := range map[string]bool{
 		"localhost:7070": true, "127.0.0.1:1": true, "unix:/run/s": true, "[::1]:7070": true, "10.0.0.1:7070": false, "workers:7071": false,
@@ -88,7 +88,7 @@ func TestATokenGoesToOtherMachinesOverTLSAlone(t *testing.T) {
 			require.ErrorContains(t, err, "no token is sent in plaintext")
 			require.NotContains(t, err.Error(), f.Token)
 		}
-		// gRPC itself refuses it too, whoever has asked nobody.
+		// gRPC itself refuses it too if CheckDial was not called.
 		option, err := f.Dialer(hclog.NewNullLogger())
 		require.NoError(t, err)
 		conn, err := rpc.Dial(address, "test", option(address))
@@ -99,7 +99,7 @@ func TestATokenGoesToOtherMachinesOverTLSAlone(t *testing.T) {
 	}
 }
 
-func TestKeysAndTokensAreReplacedWhileTheyAreUsed(t *testing.T) {
+func TestKeysAndTokensAreReloaded(t *testing.T) {
 	ca := certstest.New(t)
 	own := certstest.Save(t, ca.Issue(t, "ip:127.0.0.1"))
 	old, next := auth.NewToken(), auth.NewToken()
@@ -147,7 +147,7 @@ func TestKeysAndTokensAreReplacedWhileTheyAreUsed(t *testing.T) {
 	fresh := dial(&auth.Flags{Token: next})
 	until(func() bool { require.NoError(t, ask(stays)); return ask(fresh) == nil })
 	certstest.Write(t, tokenFile, []byte(next))
-	// It shows the new token when the old one is not asked for any more.
+	// It sends the new token as soon as the old one is no longer returned.
 	calls := guard.Usage()[0].Calls
 	require.Positive(t, calls)
 	before = time.Now()
@@ -157,7 +157,7 @@ func TestKeysAndTokensAreReplacedWhileTheyAreUsed(t *testing.T) {
 	require.Equal(t, reason.UnknownToken, rpc.Reason(ask(stays)))
 }
 
-func TestWithoutAFileOfKeysNothingStandsBeforeMethods(t *testing.T) {
+func TestServeWithoutKeysAddsNoGuard(t *testing.T) {
 	cfg := rpc.ServerConfig{}
 	guard, err := (&auth.Flags{}).Serve(&cfg, rpctest.Logger(t))
 	require.NoError(t, err)

@@ -14,105 +14,105 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// scheme is how tokens are shown: authorization: Bearer TOKEN.
+// scheme is the scheme of the header: authorization: Bearer TOKEN.
 const scheme = "bearer"
 
-// Guard stands before the methods of a server. Make it with Serve. Safe for concurrent use.
+// Guard authorises the calls of a server. Serve makes it. It is safe for concurrent use.
 type Guard struct {
-	book   *book
-	worker bool // the server is a worker
+	registry *registry
+	worker   bool // the server is a worker
 }
 
-// newGuard makes a guard of a server with a domain.
-func newGuard(domain string, keys func() *Keys, now func() time.Time, later func(time.Duration, func())) *Guard {
-	return &Guard{worker: domain == rpc.WorkerDomain, book: &book{
-		keys: keys, now: now, later: later, accounts: map[string]*account{}, running: map[*visit]struct{}{},
-		fault: func(f rpc.Fault) error { f.Domain = domain; return f.Err() },
+// newGuard returns the guard of a server with the given domain.
+func newGuard(domain string, keys func() *Keys, now func() time.Time, afterFunc func(time.Duration, func())) *Guard {
+	return &Guard{worker: domain == rpc.WorkerDomain, registry: &registry{
+		keys: keys, now: now, afterFunc: afterFunc, accounts: map[string]*account{}, running: map[*activeCall]struct{}{},
+		withDomain: func(f rpc.Error) error { f.Domain = domain; return f.Err() },
 	}}
 }
 
-// Usage is what a key has used in this process.
+// Usage is the usage of a key in this process.
 type Usage struct {
 	ID string
 	Used
 }
 
-// Usage is what each key of the file has used, in the file's order.
+// Usage returns what each key of the file has used, in the file's order.
 func (g *Guard) Usage() []Usage {
-	keys := g.book.keys().All()
+	keys := g.registry.keys().All()
 	all := make([]Usage, len(keys))
 	for i, k := range keys {
-		all[i] = Usage{k.ID, g.book.account(k).usage()}
+		all[i] = Usage{k.ID, g.registry.account(k).usage()}
 	}
 	return all
 }
 
-// interceptors are for every method, those of the standard services and those that nobody registered too: first who calls, then
-// whether they may.
+// interceptors run for every method, including standard services and unknown methods. The first
+// authenticates the caller, the second authorises the call.
 func (g *Guard) interceptors() []grpc.StreamServerInterceptor {
 	closed := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool { return !needs[call.FullMethod()].open })
 	return []grpc.StreamServerInterceptor{selector.StreamServerInterceptor(auth.StreamServerInterceptor(g.authenticate), closed), g.admit}
 }
 
-// keyOf is the context key of the *Key of a call.
-type keyOf struct{}
+// keyContextKey is the context key of the *Key of a call.
+type keyContextKey struct{}
 
 // authenticate finds the key of a call's token.
 func (g *Guard) authenticate(ctx context.Context) (context.Context, error) {
 	token, err := auth.AuthFromMD(ctx, scheme)
 	if err != nil {
-		return nil, g.book.fault(noToken())
+		return nil, g.registry.withDomain(noToken())
 	}
 	if checkToken(token) != nil {
-		return nil, g.book.fault(unknownToken())
+		return nil, g.registry.withDomain(unknownToken())
 	}
-	key := g.book.keys().find(HashOf(token))
+	key := g.registry.keys().find(HashOf(token))
 	if key == nil {
-		return nil, g.book.fault(unknownToken())
+		return nil, g.registry.withDomain(unknownToken())
 	}
 	rpc.Annotate(ctx, "key", key.ID)
-	if key.expired(g.book.now()) {
-		g.book.account(key).refuse()
-		return nil, g.book.fault(expired(key))
+	if key.expired(g.registry.now()) {
+		g.registry.account(key).countRefusal()
+		return nil, g.registry.withDomain(expired(key))
 	}
-	return context.WithValue(ctx, keyOf{}, key), nil
+	return context.WithValue(ctx, keyContextKey{}, key), nil
 }
 
-// admit lets a call pass that its key allows, and ends it when the key no longer does.
+// admit runs a call that its key allows, and ends it when the key no longer does.
 func (g *Guard) admit(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	n, known := needs[info.FullMethod]
 	if n.open {
 		return next(impl, stream)
 	}
-	key, is := stream.Context().Value(keyOf{}).(*Key)
-	if !is {
-		return g.book.fault(noToken())
+	key, ok := stream.Context().Value(keyContextKey{}).(*Key)
+	if !ok {
+		return g.registry.withDomain(noToken())
 	}
-	account := g.book.account(key)
+	account := g.registry.account(key)
 	if !known && impl == nil {
-		n = anyKey // nobody registered it: a key is told so
+		n = anyKey // not registered: a caller with a key gets UNIMPLEMENTED
 	}
 	if !key.may(n) {
-		account.refuse()
-		return g.book.fault(rightMissing(key, info.FullMethod, n))
+		account.countRefusal()
+		return g.registry.withDomain(rightMissing(key, info.FullMethod, n))
 	}
-	if over, after := account.begin(key.Limits, g.book.now()); over != enough {
-		return g.book.fault(overQuota(key, over, after))
+	if over, after := account.acquire(key.Limits, g.registry.now()); over != enough {
+		return g.registry.withDomain(overQuota(key, over, after))
 	}
 	ctx, cancel := context.WithCancelCause(context.WithValue(stream.Context(), meterKey{}, &Meter{account}))
 	defer cancel(nil)
-	defer g.book.enter(&visit{key, info.FullMethod, account, cancel})()
-	err := next(impl, &guarded{ServerStream: stream, ctx: ctx, guard: g, key: key, account: account,
+	defer g.registry.add(&activeCall{key, info.FullMethod, account, cancel})()
+	err := next(impl, &guardedStream{ServerStream: stream, ctx: ctx, guard: g, key: key, account: account,
 		tenanted: tenanted[info.FullMethod], generates: info.FullMethod == pb.InferenceService_Generate_FullMethodName})
-	var cut cutOff
+	var cut cutOffError
 	if err != nil && errors.As(context.Cause(ctx), &cut) {
-		return cut.error // whatever the handler makes of the end of its context
+		return cut.error // whatever the handler returns for the end of its context
 	}
 	return err
 }
 
-// guarded is a call's stream.
-type guarded struct {
+// guardedStream is the stream of a call.
+type guardedStream struct {
 	grpc.ServerStream
 	ctx       context.Context
 	guard     *Guard
@@ -122,14 +122,14 @@ type guarded struct {
 	generates bool // it is a Generate
 }
 
-func (s *guarded) Context() context.Context { return s.ctx }
+func (s *guardedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg refuses what the key does not allow, and everything once the key has ended.
-func (s *guarded) RecvMsg(m any) error {
+// RecvMsg refuses requests that the key does not allow, and every request after the key has ended.
+func (s *guardedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	var cut cutOff
+	var cut cutOffError
 	if errors.As(context.Cause(s.ctx), &cut) {
 		free(m)
 		return cut.error
@@ -137,17 +137,17 @@ func (s *guarded) RecvMsg(m any) error {
 	if !s.tenanted {
 		return nil
 	}
-	if refusal := s.key.stamp(m, place{generates: s.generates, worker: s.guard.worker}); refusal != nil {
+	if refusal := s.key.stamp(m, endpoint{generates: s.generates, worker: s.guard.worker}); refusal != nil {
 		free(m)
-		s.account.refuse()
-		return s.guard.book.fault(*refusal)
+		s.account.countRefusal()
+		return s.guard.registry.withDomain(*refusal)
 	}
 	return nil
 }
 
-// free gives a frame's buffers back.
+// free frees the buffers of a frame.
 func free(m any) {
-	if f, is := m.(*rpc.Frame); is {
+	if f, ok := m.(*rpc.Frame); ok {
 		f.Free()
 	}
 }

@@ -25,10 +25,10 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang is a hang guard: the tests wait for a far shorter time.
 const hang = time.Minute
 
-// lines is a log for several goroutines.
+// lines is a log that is safe for concurrent use.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -40,7 +40,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// with are the lines that have a text.
+// with returns the lines that contain text.
 func (l *lines) with(text string) (found []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func (l *lines) with(text string) (found []string) {
 	return found
 }
 
-// inference is a service that generates as it is told.
+// inference is a service that generates as the test directs.
 type inference struct {
 	pb.UnimplementedInferenceServiceServer
 	generate func(*pb.GenerateRequest, grpc.ServerStream) error
@@ -62,7 +62,7 @@ func (s *inference) Generate(in *pb.GenerateRequest, stream grpc.ServerStreaming
 	return s.generate(in, stream)
 }
 
-// rig is a server with a guard whose clock and file are the test's.
+// rig is a server with a guard. The test sets its clock and its keys.
 type rig struct {
 	t      *testing.T
 	guard  *Guard
@@ -80,9 +80,9 @@ func newRig(t *testing.T, keys ...*Key) *rig {
 	t.Helper()
 	rpctest.NoLeaks(t)
 	r := &rig{t: t, log: &lines{}, now: noon, keys: newKeys(keys), served: &inference{}}
-	r.guard = newGuard(rpc.SchedulerDomain, r.current, r.clock, func(_ time.Duration, look func()) {
+	r.guard = newGuard(rpc.SchedulerDomain, r.current, r.clock, func(_ time.Duration, sweep func()) {
 		r.mu.Lock()
-		r.looks = append(r.looks, look)
+		r.looks = append(r.looks, sweep)
 		r.mu.Unlock()
 	})
 	r.served.generate = func(in *pb.GenerateRequest, stream grpc.ServerStream) error {
@@ -109,12 +109,12 @@ func (r *rig) pass(d time.Duration, keys ...*Key) {
 	looks := r.looks
 	r.looks = nil
 	r.mu.Unlock()
-	for _, look := range looks {
-		look()
+	for _, sweep := range looks {
+		sweep()
 	}
 }
 
-// as shows a token.
+// as returns a context that sends a token.
 func as(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
@@ -125,7 +125,7 @@ func (r *rig) within() context.Context {
 	return ctx
 }
 
-// call generates to the end; the tenant is the one that the service saw.
+// call generates to the end. tenant is the one that the service received.
 func (r *rig) call(token string, in *pb.GenerateRequest) (tenant string, err error) {
 	stream, err := pb.NewInferenceServiceClient(r.conn).Generate(as(r.within(), token), in)
 	require.NoError(r.t, err)
@@ -138,21 +138,22 @@ func (r *rig) call(token string, in *pb.GenerateRequest) (tenant string, err err
 	return out.GetStarted().GetRequestId(), nil
 }
 
-// newToken makes a key and its token.
+// newToken returns a token and its key.
 func newToken(id string, rights ...Right) (string, *Key) {
 	text := NewToken()
 	return text, &Key{ID: id, Hashes: []Hash{HashOf(text)}, Tenant: id, Rights: rights, Limits: Limits{Priority: new(int32)}}
 }
 
-// requireFault checks code, reason and domain.
-func requireFault(t *testing.T, code codes.Code, why string, err error) {
+// requireRefusal checks code, reason and domain.
+func requireRefusal(t *testing.T, code codes.Code, why string, err error) {
 	t.Helper()
 	require.Equal(t, code, status.Code(err), "%v", err)
 	require.Equal(t, why, rpc.Reason(err), "%v", err)
 	require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err))
 }
 
-func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
+func TestBadTokensAreRefused(t *testing.T) {
+	// The log has one line without the token.
 	good, key := newToken("web", Generate)
 	over, ended := newToken("old", Generate)
 	ended.Expires = noon
@@ -180,7 +181,7 @@ func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", tc.header)
 		}
 		err := r.conn.Invoke(ctx, pb.InferenceService_Tokenize_FullMethodName, &pb.TokenizeRequest{}, &pb.TokenizeResponse{})
-		requireFault(t, codes.Unauthenticated, tc.reason, err)
+		requireRefusal(t, codes.Unauthenticated, tc.reason, err)
 		require.Eventually(t, func() bool { return len(r.log.with("")) == before+1 }, hang, time.Millisecond, name)
 		require.Contains(t, r.log.with("")[before], tc.reason)
 	}
@@ -190,7 +191,8 @@ func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
 	}
 }
 
-func TestStrangersGetNoMethodButTheProbeAndKeysThoseOfTheirRights(t *testing.T) {
+func TestMethodsNeedTheirRights(t *testing.T) {
+	// Without a token only the health check is allowed.
 	tokens, keys := map[Right]string{}, []*Key(nil)
 	for _, right := range Rights() {
 		text, key := newToken(string(right), right)
@@ -208,10 +210,10 @@ func TestStrangersGetNoMethodButTheProbeAndKeysThoseOfTheirRights(t *testing.T) 
 	for _, method := range methods {
 		n, known := needs[method]
 		if !n.open {
-			requireFault(t, codes.Unauthenticated, reason.NoToken, ask(r.within(), method))
+			requireRefusal(t, codes.Unauthenticated, reason.NoToken, ask(r.within(), method))
 		}
 		if known && n.anyKey {
-			continue // streams that go on
+			continue // endless streams
 		}
 		for right, text := range tokens {
 			err := ask(as(r.within(), text), method)
@@ -223,7 +225,7 @@ func TestStrangersGetNoMethodButTheProbeAndKeysThoseOfTheirRights(t *testing.T) 
 			case slices.Contains(n.rights, right):
 				require.NotContains(t, []codes.Code{codes.PermissionDenied, codes.Unauthenticated}, status.Code(err), "%s as %s: %v", method, right, err)
 			default:
-				requireFault(t, codes.PermissionDenied, reason.RightMissing, err)
+				requireRefusal(t, codes.PermissionDenied, reason.RightMissing, err)
 			}
 		}
 	}
@@ -232,19 +234,19 @@ func TestStrangersGetNoMethodButTheProbeAndKeysThoseOfTheirRights(t *testing.T) 
 	require.Equal(t, healthpb.HealthCheckResponse_SERVING, out.GetStatus())
 }
 
-func TestAMethodThatNobodyThoughtOfIsRefused(t *testing.T) {
+func TestMethodsWithoutANeedAreRefused(t *testing.T) {
 	text, key := newToken("all", Rights()...)
 	r := newRig(t, key)
-	err := r.guard.admit(struct{}{}, &fakeStream{ctx: context.WithValue(r.within(), keyOf{}, key)},
+	err := r.guard.admit(struct{}{}, &fakeStream{ctx: context.WithValue(r.within(), keyContextKey{}, key)},
 		&grpc.StreamServerInfo{FullMethod: "/millrace.v1.NewService/Method"}, func(any, grpc.ServerStream) error { return nil })
-	requireFault(t, codes.PermissionDenied, reason.RightMissing, err)
+	requireRefusal(t, codes.PermissionDenied, reason.RightMissing, err)
 	err = r.guard.admit(struct{}{}, &fakeStream{ctx: r.within()},
 		&grpc.StreamServerInfo{FullMethod: pb.InferenceService_Embed_FullMethodName}, func(any, grpc.ServerStream) error { return nil })
-	requireFault(t, codes.Unauthenticated, reason.NoToken, err)
+	requireRefusal(t, codes.Unauthenticated, reason.NoToken, err)
 	require.NotEmpty(t, text)
 }
 
-// fakeStream has a context and nothing else.
+// fakeStream has only a context.
 type fakeStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -252,7 +254,7 @@ type fakeStream struct {
 
 func (s *fakeStream) Context() context.Context { return s.ctx }
 
-func TestTenantsPrioritiesAndQuotasAreHeldTo(t *testing.T) {
+func TestTenantPriorityAndQuotaAreEnforced(t *testing.T) {
 	text, key := newToken("web", Generate)
 	key.Limits.RequestsPerMinute, key.Limits.TokensPerMinute = 6, 25
 	gatewayText, gateway := newToken("gateway", Generate)
@@ -260,19 +262,19 @@ func TestTenantsPrioritiesAndQuotasAreHeldTo(t *testing.T) {
 	r := newRig(t, key, gateway)
 	other, high := "other", int32(1)
 	_, err := r.call(text, &pb.GenerateRequest{FairnessId: &other})
-	requireFault(t, codes.PermissionDenied, reason.OtherTenant, err)
+	requireRefusal(t, codes.PermissionDenied, reason.OtherTenant, err)
 	_, err = r.call(text, &pb.GenerateRequest{Priority: &high})
-	requireFault(t, codes.PermissionDenied, reason.PriorityTooHigh, err)
+	requireRefusal(t, codes.PermissionDenied, reason.PriorityTooHigh, err)
 	tenant, err := r.call(gatewayText, &pb.GenerateRequest{FairnessId: &other, Priority: &high})
 	require.NoError(t, err)
 	require.Equal(t, "other", tenant)
 
-	for range 3 { // of 10 tokens each: the third is let in with 5 left
+	for range 3 { // of 10 tokens each: the third is admitted with 5 left
 		_, err = r.call(text, &pb.GenerateRequest{})
 		require.NoError(t, err)
 	}
 	_, err = r.call(text, &pb.GenerateRequest{})
-	requireFault(t, codes.ResourceExhausted, reason.TooManyTokens, err)
+	requireRefusal(t, codes.ResourceExhausted, reason.TooManyTokens, err)
 	require.InDelta(t, 14400*time.Millisecond, rpc.RetryAfter(err), 10, "it owes 5 of 25 a minute, and a call needs one")
 	r.pass(15*time.Second, key, gateway)
 	_, err = r.call(text, &pb.GenerateRequest{})
@@ -281,7 +283,7 @@ func TestTenantsPrioritiesAndQuotasAreHeldTo(t *testing.T) {
 	_, err = r.call(text, &pb.GenerateRequest{})
 	require.NoError(t, err, "what the new file says holds, and what was left of it stays within it")
 	_, err = r.call(text, &pb.GenerateRequest{})
-	requireFault(t, codes.ResourceExhausted, reason.TooManyRequests, err)
+	requireRefusal(t, codes.ResourceExhausted, reason.TooManyRequests, err)
 	require.Positive(t, rpc.RetryAfter(err))
 	used := map[string]Used{}
 	for _, u := range r.guard.Usage() {
@@ -310,7 +312,7 @@ func (r *rig) standing(text string) grpc.ServerStreamingClient[pb.GenerateRespon
 	return stream
 }
 
-func TestAKeyThatEndsEndsWhatItHasUnderWay(t *testing.T) {
+func TestRevokedKeyEndsItsCalls(t *testing.T) {
 	text, key := newToken("web", Generate)
 	stays, other := newToken("other", Generate)
 	changed := func(change func(*Key)) *Key {
@@ -341,27 +343,29 @@ func TestAKeyThatEndsEndsWhatItHasUnderWay(t *testing.T) {
 				tc.code, tc.reason = codes.Unauthenticated, reason.TokenRevoked
 			}
 			_, err := ends.Recv()
-			requireFault(t, tc.code, tc.reason, err)
+			requireRefusal(t, tc.code, tc.reason, err)
 			require.Eventually(t, func() bool { return len(r.log.with("reason="+tc.reason)) == 1 }, hang, time.Millisecond)
 			_, err = r.call(text, &pb.GenerateRequest{})
 			require.NotEqual(t, codes.OK, status.Code(err))
 			r.pass(time.Second)
 			_, err = goesOn.Recv()
-			requireFault(t, codes.Unauthenticated, reason.TokenRevoked, err)
+			requireRefusal(t, codes.Unauthenticated, reason.TokenRevoked, err)
 			require.Eventually(t, func() bool { r.pass(time.Second); r.mu.Lock(); defer r.mu.Unlock(); return len(r.looks) == 0 }, hang, time.Millisecond,
 				"without calls nobody looks")
 		})
 	}
 }
 
-func TestARevokedCallerWhoReadsNothingIsEndedToo(t *testing.T) {
+func TestRevokedCallThatReadsNothingEnds(t *testing.T) {
 	text, key := newToken("web", Generate)
 	r := newRig(t, key)
 	running, over := make(chan struct{}), make(chan error, 1)
 	r.served.generate = func(_ *pb.GenerateRequest, stream grpc.ServerStream) error {
-		bare := rpc.Bare(stream)
+		bare := rpc.RawStream(stream)
 		var err error
-		for n := 0; err == nil; n++ { // it asks for no context, as who sends to someone who does not read
+		// the handler does not watch its context, like one that sends to a caller that reads
+		// nothing
+		for n := 0; err == nil; n++ {
 			if n == 1 {
 				close(running)
 			}
@@ -383,20 +387,20 @@ func TestARevokedCallerWhoReadsNothingIsEndedToo(t *testing.T) {
 	for err == nil {
 		_, err = stream.Recv()
 	}
-	requireFault(t, codes.Unauthenticated, reason.TokenRevoked, err)
+	requireRefusal(t, codes.Unauthenticated, reason.TokenRevoked, err)
 }
 
-func TestStreamsAtOnceAreCountedByKey(t *testing.T) {
+func TestStreamsAreCountedByKey(t *testing.T) {
 	text, key := newToken("web", Generate)
 	key.Limits.Streams = 1
 	r := newRig(t, key)
 	first := r.standing(text)
 	err := r.conn.Invoke(as(r.within(), text), pb.InferenceService_Embed_FullMethodName, &emptypb.Empty{}, &emptypb.Empty{})
-	requireFault(t, codes.ResourceExhausted, reason.TooManyStreams, err)
+	requireRefusal(t, codes.ResourceExhausted, reason.TooManyStreams, err)
 	require.Zero(t, rpc.RetryAfter(err))
 	r.pass(time.Second)
 	_, err = first.Recv()
-	requireFault(t, codes.Unauthenticated, reason.TokenRevoked, err)
+	requireRefusal(t, codes.Unauthenticated, reason.TokenRevoked, err)
 	r.pass(0, key)
 	require.Eventually(t, func() bool {
 		err := r.conn.Invoke(as(r.within(), text), pb.InferenceService_Embed_FullMethodName, &emptypb.Empty{}, &emptypb.Empty{})
@@ -404,22 +408,23 @@ func TestStreamsAtOnceAreCountedByKey(t *testing.T) {
 	}, hang, time.Millisecond, "the place is free again")
 }
 
-// An answer that its caller does not read is under way: else one stream would be any number of answers in memory.
+// TestUnreadAnswersCountAsStreams counts a response that is not read as a running call. Otherwise
+// one stream could have any number of responses in memory.
 func TestUnreadAnswersCountAsStreams(t *testing.T) {
 	token, key := newToken("web", Generate)
 	key.Limits.Streams = 1
 	r := newRig(t, key)
 	r.served.generate = func(_ *pb.GenerateRequest, stream grpc.ServerStream) error {
-		return rpc.Bare(stream).SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{
+		return rpc.RawStream(stream).SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{
 			Tokens: &pb.Tokens{Text: strings.Repeat("x", 1<<20)}}})
 	}
 	c := pb.NewInferenceServiceClient(r.conn)
 	unread, err := c.Generate(as(r.within(), token), &pb.GenerateRequest{})
 	require.NoError(t, err)
-	_, err = unread.Header() // comes with the answer's first bytes
+	_, err = unread.Header() // arrives with the first bytes of the response
 	require.NoError(t, err)
 	_, err = r.call(token, &pb.GenerateRequest{})
-	requireFault(t, codes.ResourceExhausted, reason.TooManyStreams, err)
+	requireRefusal(t, codes.ResourceExhausted, reason.TooManyStreams, err)
 	require.Equal(t, 1, r.guard.Usage()[0].UnderWay)
 	_, err = unread.Recv()
 	require.NoError(t, err)

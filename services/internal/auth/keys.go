@@ -6,19 +6,22 @@ import (
 	"time"
 )
 
-// AnyTenant is the tenant of a key that speaks for others: its requests keep the fairness_id that they have.
+// AnyTenant is the tenant of a key that acts for other tenants: its requests keep their
+// fairness_id.
 const AnyTenant = "*"
 
-// Key is one entry of the file: who shows its token, and what they may do.
+// Key is one entry of the file: a caller and its rights.
 type Key struct {
-	// ID names the key in logs, measures and refusals. What a call under way is allowed, and what was used, goes by it: a key whose
-	// tokens are replaced is the same key.
+	// ID names the key in logs, metrics and refusals. Running calls and usage are tracked by it, so
+	// a key whose tokens are replaced is the same key.
 	ID string
-	// Hashes are those of its tokens: one, or another beside it while its holders go over to that.
+	// Hashes are the hashes of its tokens: one, or two while its holders change from one token to
+	// another.
 	Hashes []Hash
 	// Tenant is the fairness_id of its generations, or AnyTenant.
 	Tenant string
-	// SharesPrefixes reports whether its generations use the cached prefixes of all keys that share. If not, only those of its tenant.
+	// SharesPrefixes reports whether its generations use the cached prefixes of all keys that
+	// share. If not, they use those of its tenant only.
 	SharesPrefixes bool
 	Rights         []Right
 	// Expires is when it ends; zero: never.
@@ -26,57 +29,58 @@ type Key struct {
 	Limits  Limits
 }
 
-// Limits are what a key may use in one process. Zero is no bound.
+// Limits bound the usage of a key in one process. Zero means unbounded.
 type Limits struct {
 	RequestsPerMinute, TokensPerMinute int
-	// Streams is how many calls may be under way at once.
+	// Streams bounds the running calls.
 	Streams int
-	// Priority is the highest of a generation; nil: no bound.
+	// Priority is the highest priority of a generation; nil: no bound.
 	Priority *int32
 }
 
-// Keys are those of a file. They do not change.
+// Keys are the keys of a file. They are immutable.
 type Keys struct {
 	inOrder []*Key
-	byHash  map[Hash]token
+	byHash  map[Hash]hashedKey
 	byID    map[string]*Key
 }
 
-// token is one that the file knows.
-type token struct {
+// hashedKey is a key with one of its hashes.
+type hashedKey struct {
 	hash Hash
-	of   *Key
+	key  *Key
 }
 
-// newKeys takes keys with different ids and hashes.
+// newKeys returns the Keys of keys with different ids and hashes.
 func newKeys(all []*Key) *Keys {
-	k := &Keys{inOrder: all, byHash: make(map[Hash]token, len(all)), byID: make(map[string]*Key, len(all))}
+	k := &Keys{inOrder: all, byHash: make(map[Hash]hashedKey, len(all)), byID: make(map[string]*Key, len(all))}
 	for _, key := range all {
 		k.byID[key.ID] = key
 		for _, h := range key.Hashes {
-			k.byHash[h] = token{h, key}
+			k.byHash[h] = hashedKey{h, key}
 		}
 	}
 	return k
 }
 
-// find is the key of a token's hash, or nil. How long the look-up takes may tell how a hash begins, which nobody can choose, and
-// nothing of the token; the hash found is compared in constant time all the same.
+// find returns the key of a token's hash, or nil. The time of the map lookup may reveal how a hash
+// begins. A caller cannot choose that, and it reveals nothing of the token. The hash is compared in
+// constant time nevertheless.
 func (k *Keys) find(h Hash) *Key {
-	found, is := k.byHash[h]
-	if !is || subtle.ConstantTimeCompare(found.hash[:], h[:]) != 1 {
+	found, ok := k.byHash[h]
+	if !ok || subtle.ConstantTimeCompare(found.hash[:], h[:]) != 1 {
 		return nil
 	}
-	return found.of
+	return found.key
 }
 
-// All are the keys in the order of the file. They are not to be changed.
+// All returns the keys in the order of the file. The caller must not change them.
 func (k *Keys) All() []*Key { return k.inOrder }
 
-// expired is whether the key has ended.
+// expired reports whether the key has ended.
 func (k *Key) expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
-// may is whether the key has what a method needs.
+// may reports whether the key has a right that a method needs.
 func (k *Key) may(n need) bool {
 	return n.open || n.anyKey || slices.ContainsFunc(n.rights, func(r Right) bool { return slices.Contains(k.Rights, r) })
 }

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// Line is the key's line of a file of keys, with its line end. Its error is that Parse would not take it.
+// Line returns the key's line of a file of keys, with its line end. It returns an error if Parse
+// would refuse the line.
 func (k *Key) Line() (string, error) {
 	var fields []string
 	add := func(format string, args ...any) { fields = append(fields, fmt.Sprintf(format, args...)) }
-	add("id: %q", k.ID) // Go and YAML quote printable ASCII alike, and Parse takes nothing else
+	add("id: %q", k.ID) // Go and YAML quote printable ASCII alike, and Parse accepts nothing else
 	hashes := make([]string, len(k.Hashes))
 	for i, h := range k.Hashes {
 		hashes[i] = fmt.Sprintf("%q", h.String())
@@ -32,13 +33,13 @@ func (k *Key) Line() (string, error) {
 	}
 	var limits []string
 	for _, l := range []struct {
-		name string
-		is   int
+		name  string
+		value int
 	}{
 		{"requests_per_minute", k.Limits.RequestsPerMinute}, {"tokens_per_minute", k.Limits.TokensPerMinute}, {"streams", k.Limits.Streams},
 	} {
-		if l.is != 0 {
-			limits = append(limits, fmt.Sprintf("%s: %d", l.name, l.is))
+		if l.value != 0 {
+			limits = append(limits, fmt.Sprintf("%s: %d", l.name, l.value))
 		}
 	}
 	if k.Limits.Priority != nil {

@@ -6,22 +6,22 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// Right is something that a key may do.
+// Right is a right of a key.
 type Right string
 
 // Rights.
 const (
-	Generate Right = "generate" // have tokens generated, and texts made into tokens and back
+	Generate Right = "generate" // generate tokens, tokenize and detokenize
 	Vectors  Right = "vectors"  // train codebooks, encode and decode
-	Load     Right = "load"     // change which models and codebooks there are on workers
-	Admin    Right = "admin"    // take workers out of service and back, and look into the process
+	Load     Right = "load"     // change which models and codebooks workers have
+	Admin    Right = "admin"    // drain and undrain workers, and inspect the process
 	Health   Right = "health"   // see the fleet: workers, their devices and their load
 )
 
-// Rights are all there are, in the order in which documents have them.
+// Rights returns all rights in the order of the documents.
 func Rights() []Right { return []Right{Generate, Vectors, Load, Admin, Health} }
 
-// need is what a method asks of its caller: one of some rights, a key whatever its rights are, or nothing.
+// need is the requirement of a method: one of some rights, any key, or nothing.
 type need struct {
 	open, anyKey bool
 	rights       []Right
@@ -32,59 +32,61 @@ var (
 	anyKey = need{anyKey: true}
 )
 
-func one(rights ...Right) need { return need{rights: rights} }
+func anyOf(rights ...Right) need { return need{rights: rights} }
 
-// needs are all methods that servers of ours register. One that is missing is refused to everybody: a test finds it.
+// needs has every method that the servers register. A missing one is refused to all callers, and
+// fails a test.
 var needs = map[string]need{
-	pb.InferenceService_Generate_FullMethodName:   one(Generate),
-	pb.InferenceService_Embed_FullMethodName:      one(Generate),
-	pb.InferenceService_Tokenize_FullMethodName:   one(Generate),
-	pb.InferenceService_Detokenize_FullMethodName: one(Generate),
+	pb.InferenceService_Generate_FullMethodName:   anyOf(Generate),
+	pb.InferenceService_Embed_FullMethodName:      anyOf(Generate),
+	pb.InferenceService_Rerank_FullMethodName:     anyOf(Generate),
+	pb.InferenceService_Tokenize_FullMethodName:   anyOf(Generate),
+	pb.InferenceService_Detokenize_FullMethodName: anyOf(Generate),
 
-	pb.VectorService_TrainCodebook_FullMethodName: one(Vectors),
-	pb.VectorService_Encode_FullMethodName:        one(Vectors),
-	pb.VectorService_Decode_FullMethodName:        one(Vectors),
+	pb.VectorService_TrainCodebook_FullMethodName: anyOf(Vectors),
+	pb.VectorService_Encode_FullMethodName:        anyOf(Vectors),
+	pb.VectorService_Decode_FullMethodName:        anyOf(Vectors),
 
-	// PutCodebook may replace what others use, which a training cannot.
-	pb.VectorService_PutCodebook_FullMethodName:    one(Load),
-	pb.VectorService_LoadCodebook_FullMethodName:   one(Load),
-	pb.VectorService_UnloadCodebook_FullMethodName: one(Load),
-	pb.ModelService_LoadModel_FullMethodName:       one(Load),
-	pb.ModelService_UnloadModel_FullMethodName:     one(Load),
+	// PutCodebook may replace a codebook that others use. A training cannot.
+	pb.VectorService_PutCodebook_FullMethodName:    anyOf(Load),
+	pb.VectorService_LoadCodebook_FullMethodName:   anyOf(Load),
+	pb.VectorService_UnloadCodebook_FullMethodName: anyOf(Load),
+	pb.ModelService_LoadModel_FullMethodName:       anyOf(Load),
+	pb.ModelService_UnloadModel_FullMethodName:     anyOf(Load),
 
-	pb.FleetService_DrainWorker_FullMethodName:   one(Admin),
-	pb.FleetService_UndrainWorker_FullMethodName: one(Admin),
-	pb.WorkerService_Drain_FullMethodName:        one(Admin),
-	pb.WorkerService_Undrain_FullMethodName:      one(Admin),
+	pb.FleetService_DrainWorker_FullMethodName:   anyOf(Admin),
+	pb.FleetService_UndrainWorker_FullMethodName: anyOf(Admin),
+	pb.WorkerService_Drain_FullMethodName:        anyOf(Admin),
+	pb.WorkerService_Undrain_FullMethodName:      anyOf(Admin),
 
-	// Names and states, without which nobody can do what the right is for.
-	pb.ModelService_ListModels_FullMethodName:     one(Generate, Load, Admin, Health),
-	pb.VectorService_ListCodebooks_FullMethodName: one(Vectors, Load, Admin, Health),
-	pb.FleetService_WatchFleet_FullMethodName:     one(Health, Admin),
-	pb.WorkerService_Health_FullMethodName:        one(Health),
+	// Names and states, without which the other rights cannot be used.
+	pb.ModelService_ListModels_FullMethodName:     anyOf(Generate, Load, Admin, Health),
+	pb.VectorService_ListCodebooks_FullMethodName: anyOf(Vectors, Load, Admin, Health),
+	pb.FleetService_WatchFleet_FullMethodName:     anyOf(Health, Admin),
+	pb.WorkerService_Health_FullMethodName:        anyOf(Health),
 
-	// Probes have no tokens: Kubernetes sends none. One question that tells one word.
+	// Probes have no tokens, because Kubernetes sends none. The answer is one word.
 	"/grpc.health.v1.Health/Check": open,
 	"/grpc.health.v1.Health/Watch": anyKey,
 	"/grpc.health.v1.Health/List":  anyKey,
 
-	// Reflection tells what is public; only strangers have no business with it.
+	// Reflection returns public information, but only callers with a key need it.
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      anyKey,
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anyKey,
 
-	"/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics": one(Health),
+	"/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics": anyOf(Health),
 
-	// Who is connected from where is not everybody's.
-	"/grpc.channelz.v1.Channelz/GetTopChannels":   one(Admin),
-	"/grpc.channelz.v1.Channelz/GetServers":       one(Admin),
-	"/grpc.channelz.v1.Channelz/GetServer":        one(Admin),
-	"/grpc.channelz.v1.Channelz/GetServerSockets": one(Admin),
-	"/grpc.channelz.v1.Channelz/GetChannel":       one(Admin),
-	"/grpc.channelz.v1.Channelz/GetSubchannel":    one(Admin),
-	"/grpc.channelz.v1.Channelz/GetSocket":        one(Admin),
+	// Channelz shows the addresses of callers.
+	"/grpc.channelz.v1.Channelz/GetTopChannels":   anyOf(Admin),
+	"/grpc.channelz.v1.Channelz/GetServers":       anyOf(Admin),
+	"/grpc.channelz.v1.Channelz/GetServer":        anyOf(Admin),
+	"/grpc.channelz.v1.Channelz/GetServerSockets": anyOf(Admin),
+	"/grpc.channelz.v1.Channelz/GetChannel":       anyOf(Admin),
+	"/grpc.channelz.v1.Channelz/GetSubchannel":    anyOf(Admin),
+	"/grpc.channelz.v1.Channelz/GetSocket":        anyOf(Admin),
 }
 
-// list is rights for people.
+// list returns rights for people.
 func list(rights []Right) string {
 	texts := make([]string, len(rights))
 	for i, r := range rights {

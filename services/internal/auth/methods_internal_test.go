@@ -15,7 +15,8 @@ import (
 	orcapb "github.com/cncf/xds/go/xds/service/orca/v3"
 )
 
-func TestEveryMethodOfTheContractAndOfTheStandardServicesHasItsNeed(t *testing.T) {
+func TestEveryMethodHasANeed(t *testing.T) {
+	// Every method of the contract and of the standard services has an entry in needs.
 	files := []protoreflect.FileDescriptor{
 		channelzpb.File_grpc_channelz_v1_channelz_proto, healthpb.File_grpc_health_v1_health_proto,
 		reflectionpb.File_grpc_reflection_v1_reflection_proto, alphapb.File_grpc_reflection_v1alpha_reflection_proto,
@@ -42,8 +43,9 @@ func TestEveryMethodOfTheContractAndOfTheStandardServicesHasItsNeed(t *testing.T
 	}
 }
 
-// The names of methods are spelt out: who changes what a right is changes this too.
-func TestARightIsForItsMethodsAndForNoOthers(t *testing.T) {
+// TestRightsAllowExactlyTheirMethods spells the names of methods out, so that a change of a right
+// is made twice.
+func TestRightsAllowExactlyTheirMethods(t *testing.T) {
 	all := map[Right][]string{}
 	var strangers, anybody []string
 	for method, n := range needs {
@@ -74,7 +76,7 @@ func TestARightIsForItsMethodsAndForNoOthers(t *testing.T) {
 	require.Equal(t, map[Right][]string{
 		Generate: {
 			"/millrace.v1.InferenceService/Detokenize", "/millrace.v1.InferenceService/Embed", "/millrace.v1.InferenceService/Generate",
-			"/millrace.v1.InferenceService/Tokenize", "/millrace.v1.ModelService/ListModels",
+			"/millrace.v1.InferenceService/Rerank", "/millrace.v1.InferenceService/Tokenize", "/millrace.v1.ModelService/ListModels",
 		},
 		Vectors: {
 			"/millrace.v1.VectorService/Decode", "/millrace.v1.VectorService/Encode", "/millrace.v1.VectorService/ListCodebooks",

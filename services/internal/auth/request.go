@@ -11,11 +11,14 @@ import (
 // tenanted are the methods whose requests have a tenant.
 var tenanted = map[string]bool{
 	pb.InferenceService_Generate_FullMethodName:   true,
+	pb.InferenceService_Embed_FullMethodName:      true,
+	pb.InferenceService_Rerank_FullMethodName:     true,
 	pb.InferenceService_Tokenize_FullMethodName:   true,
 	pb.InferenceService_Detokenize_FullMethodName: true,
 }
 
-// Field numbers of the requests that have a tenant, GenerateRequest's alone for the priority; a test ties them to the contract.
+// Field numbers of requests that have a tenant; those without a priority have no such field. A test
+// compares them with the contract.
 const (
 	requestCache    = 10 // of GenerateRequest too
 	requestPriority = 12
@@ -24,21 +27,21 @@ const (
 	cacheSalt = 1 // of CacheOptions
 )
 
-// facts are what of a request a key decides about.
-type facts struct {
+// requestFields are the fields of a request that a key decides about.
+type requestFields struct {
 	priority     int32
 	tenant, salt string
 }
 
-// place is where a request is received.
-type place struct {
+// endpoint is where a request is received.
+type endpoint struct {
 	generates bool // by Generate: it has a cache.salt
 	worker    bool // at a worker
 }
 
-// check refuses a generation of another tenant, or above the key's highest priority. A request that names no tenant is to get the
-// key's.
-func (k *Key) check(priority int32, tenant string) (refusal *rpc.Fault, give bool) {
+// check refuses a generation for another tenant, or above the key's highest priority. assign
+// reports that the request names no tenant and must get the key's.
+func (k *Key) check(priority int32, tenant string) (refusal *rpc.Error, assign bool) {
 	if highest := k.Limits.Priority; highest != nil && priority > *highest {
 		f := priorityTooHigh(k, priority, *highest)
 		return &f, false
@@ -53,39 +56,44 @@ func (k *Key) check(priority int32, tenant string) (refusal *rpc.Fault, give boo
 	return nil, true
 }
 
-// stamp checks a received request of a method in tenanted, decoded or as its bytes, and makes it the key's tenant's: with its
-// fairness_id, and a generation with a cache.salt of its own.
-func (k *Key) stamp(m any, at place) *rpc.Fault {
+// stamp checks a received request of a method in tenanted, decoded or as bytes, and assigns it to
+// the key's tenant: it sets the fairness_id, and the cache.salt of a generation.
+func (k *Key) stamp(m any, on endpoint) *rpc.Error {
 	switch in := m.(type) {
 	case *pb.GenerateRequest:
-		if refusal := k.own(in.GetPriority(), &in.FairnessId); refusal != nil {
+		if refusal := k.checkDecoded(in.GetPriority(), &in.FairnessId); refusal != nil {
 			return refusal
 		}
-		if salt, change := k.salt(in.GetFairnessId(), in.GetCache().GetSalt(), at.worker); change {
+		if salt, change := k.salt(in.GetFairnessId(), in.GetCache().GetSalt(), on.worker); change {
 			if in.Cache == nil {
 				in.Cache = &pb.CacheOptions{}
 			}
 			in.Cache.Salt = &salt
 		}
+	case *pb.EmbedRequest:
+		return k.checkDecoded(in.GetPriority(), &in.FairnessId)
+	case *pb.RerankRequest:
+		return k.checkDecoded(in.GetPriority(), &in.FairnessId)
 	case *pb.TokenizeRequest:
-		return k.own(0, &in.FairnessId)
+		return k.checkDecoded(0, &in.FairnessId)
 	case *pb.DetokenizeRequest:
-		return k.own(0, &in.FairnessId)
+		return k.checkDecoded(0, &in.FairnessId)
 	case *rpc.Frame:
 		whole := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
-		f, ends := read(whole.ReadOnlyData())
+		f, complete := readFields(whole.ReadOnlyData())
 		whole.Free()
-		refusal, give := k.check(f.priority, f.tenant)
-		if refusal != nil || !ends {
+		refusal, assign := k.check(f.priority, f.tenant)
+		if refusal != nil || !complete {
 			return refusal
 		}
-		// Of a text that is there twice the last counts, and a message that is there twice is merged.
+		// The last of repeated strings counts, and repeated messages are merged. So appended fields
+		// take effect.
 		var stamp []byte
-		if give {
+		if assign {
 			f.tenant = k.Tenant
 			stamp = protowire.AppendString(protowire.AppendTag(stamp, requestTenant, protowire.BytesType), k.Tenant)
 		}
-		if salt, change := k.salt(f.tenant, f.salt, at.worker); change && at.generates {
+		if salt, change := k.salt(f.tenant, f.salt, on.worker); change && on.generates {
 			cache := protowire.AppendString(protowire.AppendTag(nil, cacheSalt, protowire.BytesType), salt)
 			stamp = protowire.AppendBytes(protowire.AppendTag(stamp, requestCache, protowire.BytesType), cache)
 		}
@@ -96,22 +104,23 @@ func (k *Key) stamp(m any, at place) *rpc.Fault {
 	return nil
 }
 
-// own is check of a decoded request, whose tenant it sets.
-func (k *Key) own(priority int32, tenant **string) *rpc.Fault {
+// checkDecoded is check for a decoded request. It sets the tenant.
+func (k *Key) checkDecoded(priority int32, tenant **string) *rpc.Error {
 	named := ""
 	if *tenant != nil {
 		named = **tenant
 	}
-	refusal, give := k.check(priority, named)
-	if give {
+	refusal, assign := k.check(priority, named)
+	if assign {
 		*tenant = &k.Tenant
 	}
 	return refusal
 }
 
-// read is what a request's bytes say, as decoding them would. ends is whether they end where a field does: else they are no message,
-// decoding them fails, and nothing may be appended, which would be read as the rest of their last field.
-func read(message []byte) (f facts, ends bool) {
+// readFields returns what decoding a request's bytes would. complete reports whether they end where
+// a field ends. If not, decoding fails, and nothing may be appended, because it would be read as
+// the rest of the last field.
+func readFields(message []byte) (f requestFields, complete bool) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -138,7 +147,8 @@ func read(message []byte) (f facts, ends bool) {
 	return f, true
 }
 
-// readSalt reads the salt of CacheOptions, if it is there. Bytes that are no message fail the decoding of the request.
+// readSalt reads the salt of CacheOptions, if there is one. Malformed bytes fail the decoding of
+// the request later.
 func readSalt(options []byte, salt *string) {
 	for len(options) > 0 {
 		number, kind, n := protowire.ConsumeTag(options)

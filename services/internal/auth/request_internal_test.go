@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-func TestTheFieldNumbersAreThoseOfTheContract(t *testing.T) {
+func TestFieldNumbersMatchTheContract(t *testing.T) {
 	fields := (&pb.GenerateRequest{}).ProtoReflect().Descriptor().Fields()
 	require.EqualValues(t, requestPriority, fields.ByName("priority").Number())
 	service := pb.File_millrace_v1_inference_proto.Services().ByName("InferenceService")
@@ -29,10 +29,10 @@ func TestTheFieldNumbersAreThoseOfTheContract(t *testing.T) {
 	require.EqualValues(t, cacheSalt, (&pb.CacheOptions{}).ProtoReflect().Descriptor().Fields().ByName("salt").Number())
 }
 
-// generating is a Generate at a scheduler.
-var generating = place{generates: true}
+// generating is Generate at a scheduler.
+var generating = endpoint{generates: true}
 
-// frame is a message in two buffers.
+// frame returns a message in two buffers.
 func frame(t *testing.T, m proto.Message) *rpc.Frame {
 	t.Helper()
 	raw, err := proto.Marshal(m)
@@ -41,7 +41,7 @@ func frame(t *testing.T, m proto.Message) *rpc.Frame {
 	return &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw[:half]), mem.SliceBuffer(raw[half:])}}
 }
 
-func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
+func TestStampChecksTenantAndPriority(t *testing.T) {
 	five := int32(5)
 	own, gateway := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: &five}}, &Key{ID: "g", Tenant: AnyTenant}
 	for name, tc := range map[string]struct {
@@ -49,7 +49,7 @@ func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
 		tenant   *string
 		priority int32
 		reason   string
-		want     string // the tenant of what passes
+		want     string // the tenant of an accepted request
 	}{
 		"names nobody":              {own, nil, 0, "", "own"},
 		"names an empty tenant":     {own, proto.String(""), 0, "", "own"},
@@ -66,7 +66,7 @@ func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "Once"}, Priority: &tc.priority, FairnessId: tc.tenant}
 			bytes := frame(t, in)
-			for _, refusal := range []*rpc.Fault{tc.key.stamp(bytes, generating), tc.key.stamp(in, generating)} {
+			for _, refusal := range []*rpc.Error{tc.key.stamp(bytes, generating), tc.key.stamp(in, generating)} {
 				if tc.reason != "" {
 					require.Equal(t, tc.reason, refusal.Reason)
 					continue
@@ -84,18 +84,22 @@ func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
 		})
 	}
 	text, ids := &pb.TokenizeRequest{}, &pb.DetokenizeRequest{FairnessId: proto.String("other")}
-	require.Nil(t, own.stamp(text, place{}))
+	require.Nil(t, own.stamp(text, endpoint{}))
 	require.Equal(t, "own", text.GetFairnessId())
-	require.Equal(t, reason.OtherTenant, own.stamp(ids, place{}).Reason)
+	require.Equal(t, reason.OtherTenant, own.stamp(ids, endpoint{}).Reason)
 	bytes := frame(t, &pb.TokenizeRequest{Model: "m"})
-	require.Nil(t, own.stamp(bytes, place{}))
+	require.Nil(t, own.stamp(bytes, endpoint{}))
 	require.NoError(t, proto.Unmarshal(bytes.Data.Materialize(), text))
 	require.True(t, proto.Equal(&pb.TokenizeRequest{Model: "m", FairnessId: proto.String("own")}, text), "it has no salt: %v", text)
 	bytes.Free()
-	require.Nil(t, own.stamp(&pb.EmbedRequest{}, place{}), "no other message has a tenant")
+	embed, rerank := &pb.EmbedRequest{}, &pb.RerankRequest{Priority: proto.Int32(9)}
+	require.Nil(t, own.stamp(embed, endpoint{}))
+	require.Equal(t, "own", embed.GetFairnessId())
+	require.Equal(t, reason.PriorityTooHigh, own.stamp(rerank, endpoint{}).Reason)
+	require.Nil(t, own.stamp(&pb.ListModelsRequest{}, endpoint{}), "no other message has a tenant")
 }
 
-func TestTheLastOfSeveralTenantsCounts(t *testing.T) {
+func TestStampUsesTheLastTenant(t *testing.T) {
 	k := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: new(int32)}}
 	raw := protowire.AppendString(protowire.AppendTag(nil, requestTenant, protowire.BytesType), "own")
 	raw = protowire.AppendString(protowire.AppendTag(raw, requestTenant, protowire.BytesType), "other")
@@ -104,8 +108,9 @@ func TestTheLastOfSeveralTenantsCounts(t *testing.T) {
 	require.Equal(t, reason.OtherTenant, refusal.Reason)
 }
 
-// What is appended to a message that is cut off would be read as the rest of its last field.
-func TestAMessageThatIsCutOffDoesNotSwallowTheTenantThatItGets(t *testing.T) {
+// TestStampLeavesTruncatedRequests checks that nothing is appended to a truncated message, which
+// would be read as the rest of its last field.
+func TestStampLeavesTruncatedRequests(t *testing.T) {
 	k := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: new(int32)}}
 	stamp := protowire.AppendString(protowire.AppendTag(nil, requestTenant, protowire.BytesType), k.Tenant)
 	for name, field := range map[string]protowire.Number{"the prompt": 4, "the tenant": requestTenant} {
@@ -119,7 +124,7 @@ func TestAMessageThatIsCutOffDoesNotSwallowTheTenantThatItGets(t *testing.T) {
 	}
 }
 
-func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
+func FuzzReadFields(f *testing.F) {
 	for _, in := range []*pb.GenerateRequest{
 		{}, {Priority: proto.Int32(-7), FairnessId: proto.String("a")}, {Priority: proto.Int32(9), Model: "m"},
 		{Cache: &pb.CacheOptions{Salt: proto.String("s"), BypassPrefixCache: proto.Bool(true)}},
@@ -133,9 +138,9 @@ func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		in := &pb.GenerateRequest{}
 		bad := proto.Unmarshal(raw, in) != nil
-		of, _ := read(raw)
+		of, _ := readFields(raw)
 		if !bad {
-			require.Equal(t, facts{in.GetPriority(), in.GetFairnessId(), in.GetCache().GetSalt()}, of)
+			require.Equal(t, requestFields{in.GetPriority(), in.GetFairnessId(), in.GetCache().GetSalt()}, of)
 		}
 		salt := in.GetCache().GetSalt()
 		stamped := &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}}

@@ -15,17 +15,20 @@ const (
 	saltPrefix = "tenant:"
 )
 
-// salt returns the cache.salt of a request of a tenant, and whether it is another one than the request has. Without it the prefix
-// cache would be shared, and cached_tokens would report to one tenant what another has sent, block by block.
+// salt returns the cache.salt for a request of a tenant, and whether it differs from the request's.
+// Without it tenants would share the prefix cache, and cached_tokens would reveal to one tenant,
+// block by block, what another has sent.
 //
-// The salt is in the request from here on, so that the scheduler's prefix keys, the worker's and the cache itself follow it. It is a
-// hash of tenant and salt: it does not get longer than the contract allows, and two pairs do not make one salt. No caller makes one of
-// these salts for itself: what looks like one is hashed too.
+// The salt is part of the request from here on, so the scheduler's prefix keys, the worker's and
+// the cache itself follow it. It is a hash of tenant and salt, so its length is within the
+// contract's bound, and two pairs never give the same salt. A caller cannot make such a salt
+// itself, because a salt that looks like one is hashed too.
 //
-// At a worker a key of AnyTenant is a scheduler's, whose requests have their salts already.
+// At a worker, a key of AnyTenant belongs to a scheduler, whose requests have their salts already.
 func (k *Key) salt(tenant, salt string, worker bool) (made string, change bool) {
 	switch {
-	case k.Tenant == AnyTenant && worker, len(salt) > maxSalt, !utf8.ValidString(salt): // the last two are refused where they are decoded
+	// the last two are refused where they are decoded
+	case k.Tenant == AnyTenant && worker, len(salt) > maxSalt, !utf8.ValidString(salt):
 		return salt, false
 	case !k.SharesPrefixes && tenant != "":
 		return saltOf(tenant, salt), true
@@ -35,12 +38,12 @@ func (k *Key) salt(tenant, salt string, worker bool) (made string, change bool) 
 	return salt, false
 }
 
-// saltOf returns the salt that replaces a tenant's own; the tenant is empty for keys that share.
+// saltOf returns the salt that replaces a tenant's own. tenant is "" for keys that share.
 func saltOf(tenant, salt string) string {
 	h := sha256.New()
 	var length [4]byte
 	binary.LittleEndian.PutUint32(length[:], uint32(len(tenant)))
-	_, _ = h.Write(length[:]) // it never fails
+	_, _ = h.Write(length[:]) // never fails
 	_, _ = h.Write([]byte(tenant + salt))
 	return saltPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }

@@ -8,10 +8,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/prefixkey"
+	"github.com/millrace/millrace/services/internal/prefixhash"
 )
 
-// stamped is a request with a salt as a server passes it on for a key, which is the same for its bytes and decoded.
+// stamped returns a request with a salt as a server passes it on for a key. It is the same for
+// bytes and for a decoded request.
 func stamped(t *testing.T, k *Key, worker bool, tenant, salt *string) *pb.GenerateRequest {
 	t.Helper()
 	in := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("x", 600)}, FairnessId: tenant}
@@ -19,15 +20,16 @@ func stamped(t *testing.T, k *Key, worker bool, tenant, salt *string) *pb.Genera
 		in.Cache = &pb.CacheOptions{Salt: salt, BypassPrefixCache: proto.Bool(false)}
 	}
 	bytes, out := frame(t, in), &pb.GenerateRequest{}
-	require.Nil(t, k.stamp(bytes, place{generates: true, worker: worker}))
+	require.Nil(t, k.stamp(bytes, endpoint{generates: true, worker: worker}))
 	require.NoError(t, proto.Unmarshal(bytes.Data.Materialize(), out))
-	require.Nil(t, k.stamp(in, place{generates: true, worker: worker}))
+	require.Nil(t, k.stamp(in, endpoint{generates: true, worker: worker}))
 	require.True(t, proto.Equal(in, out), "%v\n%v", in, out)
 	require.LessOrEqual(t, len(out.GetCache().GetSalt()), maxSalt)
 	return out
 }
 
-// Requests of two tenants have no prefix in common, whatever salts they choose. Requests of one tenant with one salt have all.
+// TestTenantsShareNoPrefixes checks that requests of two tenants have no prefix in common, whatever
+// salts they choose, and that requests of one tenant with one salt have.
 func TestTenantsShareNoPrefixes(t *testing.T) {
 	a, b := &Key{ID: "a", Tenant: "a"}, &Key{ID: "b", Tenant: "b"}
 	other := &Key{ID: "a2", Tenant: "a"}
@@ -35,13 +37,13 @@ func TestTenantsShareNoPrefixes(t *testing.T) {
 	gateway := &Key{ID: "g", Tenant: AnyTenant}
 	is := proto.String
 	forged := saltOf("a", "")
-	prefixes := func(k *Key, tenant, salt *string) []prefixkey.Prefix {
-		all, _ := prefixkey.Of(stamped(t, k, false, tenant, salt))
+	prefixes := func(k *Key, tenant, salt *string) []prefixhash.Prefix {
+		all, _ := prefixhash.Of(stamped(t, k, false, tenant, salt))
 		require.Len(t, all, 2)
 		return all
 	}
 	for name, tc := range map[string]struct {
-		one, two []prefixkey.Prefix
+		one, two []prefixhash.Prefix
 		same     bool
 	}{
 		"two tenants":                         {prefixes(a, nil, nil), prefixes(b, nil, nil), false},
@@ -71,20 +73,21 @@ func TestTenantsShareNoPrefixes(t *testing.T) {
 	}
 }
 
-// A worker leaves the salts that a scheduler passes on as they are, so that both name the same prefixes.
+// TestWorkerKeepsSaltOfScheduler checks that a worker keeps the salts that a scheduler passes on,
+// so that both name the same prefixes.
 func TestWorkerKeepsSaltOfScheduler(t *testing.T) {
 	tenant, scheduler := &Key{ID: "a", Tenant: "a"}, &Key{ID: "scheduler", Tenant: AnyTenant}
 	for _, salt := range []*string{nil, proto.String("x"), proto.String(saltPrefix)} {
 		first := stamped(t, tenant, false, nil, salt)
 		second := proto.CloneOf(first)
-		require.Nil(t, scheduler.stamp(second, place{generates: true, worker: true}))
+		require.Nil(t, scheduler.stamp(second, endpoint{generates: true, worker: true}))
 		require.True(t, proto.Equal(first, second))
 		direct := stamped(t, tenant, true, nil, salt)
 		require.Equal(t, first.GetCache().GetSalt(), direct.GetCache().GetSalt(), "a tenant that calls a worker itself shares with itself")
 	}
 }
 
-// A salt that the contract refuses stays, so that it is refused.
+// TestSaltBeyondBoundStays checks that a salt that the contract refuses is passed on and refused.
 func TestSaltBeyondBoundStays(t *testing.T) {
 	k := &Key{ID: "a", Tenant: "a"}
 	for _, salt := range []string{strings.Repeat("s", maxSalt+1), "\xff"} {

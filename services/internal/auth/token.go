@@ -11,38 +11,40 @@ import (
 )
 
 const (
-	// tokenPrefix lets those who look for secrets in the wrong places find ours.
+	// tokenPrefix lets secret scanners find tokens.
 	tokenPrefix = "millrace_"
-	// tokenBytes are random: nobody guesses them, so that a fast hash without a salt keeps them. A slow one protects what people
-	// think up, and costs every call what it costs a guesser.
+	// tokenBytes is the number of random bytes of a token. They cannot be guessed, so a fast hash
+	// without salt suffices. A slow hash protects passwords that people choose, but it costs every
+	// call as much as it costs an attacker.
 	tokenBytes = 32
-	// minToken is the length of 32 random bytes at their shortest in use; what people think up is rarely as long.
+	// minToken is the length of 32 random bytes in the shortest common encoding. Passwords are
+	// rarely as long.
 	minToken = 32
 	maxToken = 4 << 10
 	// hashPrefix begins a hash in the file of keys.
 	hashPrefix = "sha256:"
 )
 
-// errToken: a text is no token.
+// errToken reports a text that is not a token.
 var errToken = fmt.Errorf("want %d to %d printable ASCII characters without spaces", minToken, maxToken)
 
-// Hash is the SHA-256 of a token, which is all that a server knows of it.
+// Hash is the SHA-256 of a token. A server knows only the hash.
 type Hash [sha256.Size]byte
 
-// NewToken makes a random token.
+// NewToken returns a random token.
 func NewToken() string {
 	var b [tokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// HashOf is the hash of a token.
+// HashOf returns the hash of a token.
 func HashOf(token string) Hash { return sha256.Sum256([]byte(token)) }
 
-// String is how a file of keys has it.
+// String returns the form of a file of keys.
 func (h Hash) String() string { return hashPrefix + hex.EncodeToString(h[:]) }
 
-// parseHash reads what String writes.
+// parseHash parses what String returns.
 func parseHash(text string) (h Hash, err error) {
 	digits, ok := strings.CutPrefix(text, hashPrefix)
 	if !ok || len(digits) != 2*len(h) {
@@ -54,7 +56,7 @@ func parseHash(text string) (h Hash, err error) {
 	return h, nil
 }
 
-// checkToken refuses what is no token. Its error does not quote it.
+// checkToken refuses a text that is not a token. Its error does not contain it.
 func checkToken(text string) error {
 	if len(text) < minToken || len(text) > maxToken || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return errToken

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 )
 
-func TestTokensAreRandomAndTheirHashesThoseThatOtherToolsMake(t *testing.T) {
+func TestTokensAndHashes(t *testing.T) {
 	a, b := auth.NewToken(), auth.NewToken()
 	require.NotEqual(t, a, b)
 	require.Regexp(t, `^millrace_[A-Za-z0-9_-]{43}$`, a)

@@ -15,13 +15,13 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// errNoAuthority: a certificate is not one that vouches for others.
+// errNoAuthority reports a certificate that is not an authority's.
 var errNoAuthority = errors.New("not the certificate of an authority")
 
-// Pair is a certificate and its key, each in PEM.
+// Pair is a certificate and its key in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// Authority vouches for leaves.
+// Authority issues certificates.
 type Authority struct {
 	// Pair is its own certificate and key.
 	Pair
@@ -29,7 +29,7 @@ type Authority struct {
 	key         any
 }
 
-// New makes an authority of a name that is valid from one time to another.
+// New returns a new authority with a name and a period of validity.
 func New(name string, from, to time.Time) (*Authority, error) {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to,
@@ -43,7 +43,7 @@ func New(name string, from, to time.Time) (*Authority, error) {
 	return Load(pair)
 }
 
-// Load is the authority whose certificate and key these are.
+// Load returns the authority of a certificate and its key.
 func Load(pair Pair) (*Authority, error) {
 	both, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
@@ -55,7 +55,8 @@ func Load(pair Pair) (*Authority, error) {
 	return &Authority{Pair: pair, certificate: both.Leaf, key: both.PrivateKey}, nil
 }
 
-// Issue makes a leaf with these names that is valid from one time to another, but no longer than the authority.
+// Issue returns a certificate with these names and a period of validity, which ends with the
+// authority's at the latest.
 func (a *Authority) Issue(name string, sans []transport.SAN, from, to time.Time) (Pair, error) {
 	if to.After(a.certificate.NotAfter) {
 		return Pair{}, fmt.Errorf("the authority ends at %s: make another one", a.certificate.NotAfter.UTC().Format(time.RFC3339))
@@ -71,7 +72,7 @@ func (a *Authority) Issue(name string, sans []transport.SAN, from, to time.Time)
 	return sign(template, a)
 }
 
-// sign makes a key and its certificate; by nil, one that vouches for itself.
+// sign returns a new key with its certificate. by is the issuer; nil makes it self-signed.
 func sign(template *x509.Certificate, by *Authority) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 
 var from = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func TestALeafIsVouchedForByItsAuthorityUnderAllItsNames(t *testing.T) {
+func TestIssuedCertificateVerifies(t *testing.T) {
+	// It verifies under each of its names.
 	a, err := certs.New("test authority", from, from.Add(48*time.Hour))
 	require.NoError(t, err)
 	names := []string{"dns:worker", "ip:127.0.0.1", "ip:::1", "uri:spiffe://example.org/worker"}

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Amount is a number of bytes, or a fraction f of some total, 0 < f <= 1. The zero value is none.
+// Amount is a number of bytes, or a fraction f of a total, 0 < f <= 1. The zero value means none.
 type Amount struct {
 	value    float64
 	fraction bool
 }
 
-// ParseAmount reads bytes with or without a unit, such as 4096 or 8GiB, or a fraction, such as 0.5; 1 is the whole. Empty text
-// is none.
+// ParseAmount parses bytes with or without a unit, such as 4096 or 8GiB, or a fraction, such as
+// 0.5; 1 is the whole. "" means none.
 func ParseAmount(s string) (Amount, error) {
 	if s == "" {
 		return Amount{}, nil
@@ -41,10 +41,11 @@ func ParseAmount(s string) (Amount, error) {
 	}
 }
 
-// Fraction says whether the amount depends on a total.
+// Fraction reports whether the amount depends on a total.
 func (a Amount) Fraction() bool { return a.fraction }
 
-// Of is the amount in bytes, of a total of so many bytes where it is a fraction; of none it is 0, of a fraction at least 1.
+// Of returns the amount in bytes, given the total for a fraction. It returns 0 for no amount, and
+// at least 1 for a fraction.
 func (a Amount) Of(total uint64) uint64 {
 	if a.fraction {
 		return max(1, uint64(a.value*float64(total)))

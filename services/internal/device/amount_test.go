@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/services/internal/device"
 )
 
-func TestAmountsAreBytesOrAFraction(t *testing.T) {
+func TestParseAmount(t *testing.T) {
 	for text, want := range map[string]struct {
 		bytes    uint64 // of a total of 1000
 		fraction bool

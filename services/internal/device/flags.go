@@ -11,35 +11,38 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
-// EngineVariable is the environment variable that says what --engine-path says, where that is not given.
+// EngineVariable is the environment variable with the default of --engine-path.
 const EngineVariable = "MILLRACE_ENGINE_PATH"
 
-// mostThreads is far above the cores of any one machine; a number beyond it is a slip.
+// mostThreads is far more than the cores of any machine. A larger number is a mistake.
 const mostThreads = 1024
 
-// Flags name a device and say how much of it to use.
+// Flags select a device and how much of it to use.
 type Flags struct {
-	Name        string // auto, cpu, gpu or cuda, cuda:N, cuda:N,M (GPUs that hold models together), or sim with options
-	CPUPath     string // empty: the best
-	EnginePath  string // files or folders, divided by colons
+	// auto, cpu, gpu or cuda, cuda:N, cuda:N,M (GPUs that hold models together), or sim with
+	// options
+	Name        string
+	CPUPath     string // "": the best
+	EnginePath  string // files or folders, separated by colons
 	AnyBuild    bool
 	Threads     int    // 0: what quota and affinity allow
-	MemoryLimit string // see ParseAmount; empty: the engine's default
-	PoolLimit   string // "0" for no pool, or see ParseAmount; empty: the engine's default
+	MemoryLimit string // see ParseAmount; "": the engine's default
+	PoolLimit   string // "0" for no pool, or see ParseAmount; "": the engine's default
 }
 
-// Register puts the flags on f; after f is parsed, Validate.
+// Register adds the flags to f. Call Validate after f is parsed.
 func (d *Flags) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Name, "device", "auto", "auto, cpu, gpu or cuda (the first usable GPU), cuda:N, cuda:N,M (GPUs that hold every model together), or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES,two-classes=true]")
 	f.StringVar(&d.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: amx, avx512bf16, avx512vnni, avx2 or portable (default: the best)")
-	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $"+EngineVariable+", beside the binary, ../lib, ../cuda)")
+	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $"+EngineVariable+", the binary's folder, ../lib, ../cuda)")
 	f.BoolVar(&d.AnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
 	f.IntVar(&d.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
-	f.StringVar(&d.MemoryLimit, "memory-limit", "", "device memory to use at most: bytes, such as 8GiB, or a fraction of the default, such as 0.5 (default: of a GPU what is free but for a margin, else 80 % of what is available)")
+	f.StringVar(&d.MemoryLimit, "memory-limit", "", "device memory to use at most: bytes, such as 8GiB, or a fraction of the default, such as 0.5 (default: on a GPU the free memory less a margin, else 80 % of the available memory)")
 	f.StringVar(&d.PoolLimit, "pool-limit", "", "freed device memory to keep for reuse at most: bytes, such as 8GiB, or a share of the memory limit, such as 0.5 or 50%; 0: none (default: of a GPU 80 %, of a CPU an eighth, at most 256 MiB)")
 }
 
-// Validate checks every value, all at once, and takes from the environment what no flag says. getenv is os.Getenv.
+// Validate checks all values and returns all errors. It reads defaults from the environment. getenv
+// is os.Getenv.
 func (d *Flags) Validate(getenv func(string) string) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -65,10 +68,10 @@ func (d *Flags) Validate(getenv func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// Simulated says whether the device is the sim engine.
+// Simulated reports whether the device is the sim engine.
 func (d *Flags) Simulated() bool { return d.Name == "sim" || strings.HasPrefix(d.Name, "sim:") }
 
-// Arguments make another program that has these flags open the same device.
+// Arguments returns flags with which another program opens the same device.
 func (d *Flags) Arguments() []string {
 	return []string{
 		"--device=" + d.Name, "--cpu-path=" + d.CPUPath, "--engine-path=" + d.EnginePath, fmt.Sprint("--engine-any-build=", d.AnyBuild),

@@ -11,7 +11,7 @@ import (
 
 func nothing(string) string { return "" }
 
-// parse is what a program makes of its arguments.
+// parse parses and validates arguments.
 func parse(t *testing.T, getenv func(string) string, args ...string) (*device.Flags, error) {
 	t.Helper()
 	d, f := &device.Flags{}, pflag.NewFlagSet("program", pflag.ContinueOnError)
@@ -21,20 +21,20 @@ func parse(t *testing.T, getenv func(string) string, args ...string) (*device.Fl
 	return d, err
 }
 
-func TestTheBestDeviceIsTheDefault(t *testing.T) {
+func TestBestDeviceIsTheDefault(t *testing.T) {
 	d, err := parse(t, nothing)
 	require.NoError(t, err)
 	require.Equal(t, &device.Flags{Name: "auto"}, d)
 }
 
-func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
+func TestValidateReturnsAllErrors(t *testing.T) {
 	_, err := parse(t, nothing, "--device=sim:x=1", "--threads=-1", "--memory-limit=8GB", "--pool-limit=101%")
 	for _, flag := range []string{"--device", "--threads -1", `--memory-limit "8GB"`, `--pool-limit "101%"`} {
 		require.ErrorContains(t, err, flag)
 	}
 }
 
-func TestADeviceThatHasNoSuchNameIsRefusedBeforeAnythingBegins(t *testing.T) {
+func TestValidateRefusesUnknownDevices(t *testing.T) {
 	for _, good := range [][]string{{"--device=cpu"}, {"--device=gpu"}, {"--device=cuda"}, {"--device=cuda:7"}, {"--device=sim"}, {"--device=sim:step=1ms"},
 		{"--device=cpu", "--cpu-path=avx2"}} {
 		_, err := parse(t, nothing, good...)
@@ -47,7 +47,7 @@ func TestADeviceThatHasNoSuchNameIsRefusedBeforeAnythingBegins(t *testing.T) {
 	}
 }
 
-func TestTheEdgesOfThreads(t *testing.T) {
+func TestThreadBounds(t *testing.T) {
 	for _, good := range []string{"0", "1", "1024"} {
 		_, err := parse(t, nothing, "--threads="+good)
 		require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestTheEdgesOfThreads(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentSaysWhereTheEngineIsUnlessAFlagDoes(t *testing.T) {
+func TestEnginePathOfTheEnvironment(t *testing.T) {
 	environment := func(name string) string { return map[string]string{"MILLRACE_ENGINE_PATH": "/a"}[name] }
 	d, err := parse(t, environment)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestTheEnvironmentSaysWhereTheEngineIsUnlessAFlagDoes(t *testing.T) {
 	require.Equal(t, "/b", d.EnginePath)
 }
 
-func TestArgumentsSayTheSameDeviceAgain(t *testing.T) {
+func TestArgumentsRoundTrip(t *testing.T) {
 	for _, want := range []device.Flags{
 		{Name: "auto"},
 		{Name: "cpu", CPUPath: "avx2", EnginePath: "/a b:/c", AnyBuild: true, Threads: 3, MemoryLimit: "0.5", PoolLimit: "50%"},

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
-// Open opens the device that validated flags name. The caller closes it.
+// Open opens the device that validated flags select. The caller must close it.
 func (d *Flags) Open(logger hclog.Logger) (engine.Device, error) {
 	pool, err := parsePool(d.PoolLimit)
 	if err != nil {
@@ -19,7 +19,7 @@ func (d *Flags) Open(logger hclog.Logger) (engine.Device, error) {
 	return d.open(pool, logger)
 }
 
-// OpenWithoutPool opens a device that gives freed bytes back at once. The sim engine has no pool in any case.
+// OpenWithoutPool opens a device that returns freed bytes at once. The sim engine never has a pool.
 func (d *Flags) OpenWithoutPool(logger hclog.Logger) (engine.Device, error) {
 	return d.open(pool{none: true}, logger)
 }
@@ -60,7 +60,7 @@ func (d *Flags) open(pool pool, logger hclog.Logger) (engine.Device, error) {
 	return native.Open(o, logger)
 }
 
-// defaultLimit is how many bytes the engine takes by itself. Only the open device can tell.
+// defaultLimit returns the engine's own memory limit, which only an open device knows.
 func defaultLimit(o native.Options) (uint64, error) {
 	device, err := native.Open(o, hclog.NewNullLogger())
 	if err != nil {

@@ -14,7 +14,8 @@ type pool struct {
 	amount Amount
 }
 
-// parsePool reads 0, an amount as ParseAmount does, or a percentage above 0 and at most 100, such as 50%. Empty text is the default.
+// parsePool reads 0, an amount as ParseAmount does, or a percentage above 0 and at most 100, such
+// as 50%. Empty text is the default.
 func parsePool(s string) (pool, error) {
 	if percent, ok := strings.CutSuffix(s, "%"); ok {
 		v, err := strconv.ParseFloat(strings.TrimSpace(percent), 64)

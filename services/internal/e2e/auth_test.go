@@ -30,12 +30,12 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// keyFile is a server's file of keys, and the tokens of them.
+// keyFile is a server's key file and the tokens of its keys.
 type keyFile struct {
 	path   string
 	keys   []*auth.Key
 	tokens map[string]string // by id
-	all    []string          // every token that there ever was
+	all    []string          // every token ever made
 }
 
 func newKeyFile(t *testing.T) *keyFile {
@@ -45,7 +45,7 @@ func newKeyFile(t *testing.T) *keyFile {
 	return f
 }
 
-// add makes a key, which write puts into the file.
+// add makes a key; write writes it to the file.
 func (f *keyFile) add(id string, change func(*auth.Key), rights ...auth.Right) *auth.Key {
 	k := &auth.Key{ID: id, Rights: rights}
 	f.renew(k)
@@ -56,7 +56,7 @@ func (f *keyFile) add(id string, change func(*auth.Key), rights ...auth.Right) *
 	return k
 }
 
-// renew gives a key a further token.
+// renew adds a token to a key.
 func (f *keyFile) renew(k *auth.Key) string {
 	token := auth.NewToken()
 	f.tokens[k.ID], f.all = token, append(f.all, token)
@@ -64,7 +64,7 @@ func (f *keyFile) renew(k *auth.Key) string {
 	return token
 }
 
-// remove takes a key out.
+// remove removes a key.
 func (f *keyFile) remove(k *auth.Key) {
 	f.keys = slices.DeleteFunc(f.keys, func(other *auth.Key) bool { return other == k })
 }
@@ -83,13 +83,13 @@ func (f *keyFile) write(t *testing.T) {
 	certstest.Write(t, f.path, []byte(text))
 }
 
-// as shows the token of a key.
+// as dials with the token of a key.
 func (f *keyFile) as(t *testing.T, id string) grpc.DialOption {
 	t.Helper()
 	return showing(t, &auth.Flags{Token: f.tokens[id]})
 }
 
-// showing dials as flags say.
+// showing returns the dial option of the flags.
 func showing(t *testing.T, f *auth.Flags) grpc.DialOption {
 	t.Helper()
 	option, err := f.Dialer(hclog.NewNullLogger())
@@ -97,19 +97,19 @@ func showing(t *testing.T, f *auth.Flags) grpc.DialOption {
 	return option("127.0.0.1:1")
 }
 
-// keyed is a fleet whose workers and scheduler know their callers by tokens.
+// keyed is a fleet whose workers and scheduler authenticate callers by tokens.
 type keyed struct {
 	ofWorkers, ofScheduler *keyFile
-	tokenFile              string // the scheduler's for workers
+	tokenFile              string // of the scheduler, for workers
 	workers                []*server
 	scheduler              *server
-	ofMeasures             string // the scheduler's
+	metricsAddress         string // the scheduler's
 }
 
-// keep starts a scheduler over n workers with steps of 2 ms. Keys are added before.
+// keep starts n workers with steps of 2 ms and their scheduler; add can add keys before that.
 func keep(t *testing.T, n int, add func(*keyFile)) *keyed {
 	t.Helper()
-	k := &keyed{ofWorkers: newKeyFile(t), ofScheduler: newKeyFile(t), tokenFile: filepath.Join(t.TempDir(), "token"), ofMeasures: freeAddress(t)}
+	k := &keyed{ofWorkers: newKeyFile(t), ofScheduler: newKeyFile(t), tokenFile: filepath.Join(t.TempDir(), "token"), metricsAddress: freeAddress(t)}
 	everyone := func(key *auth.Key) { key.Tenant = auth.AnyTenant }
 	k.ofWorkers.add("scheduler", everyone, auth.Rights()...)
 	k.ofWorkers.add("operator", everyone, auth.Rights()...)
@@ -127,18 +127,18 @@ func keep(t *testing.T, n int, add func(*keyFile)) *keyed {
 		k.workers, addresses = append(k.workers, w), append(addresses, w.address)
 	}
 	k.scheduler = serveTo(t, k.ofScheduler.as(t, "operator"), schedulerBinary, "--workers", strings.Join(addresses, ","),
-		"--auth-keys", k.ofScheduler.path, "--worker-token-file", k.tokenFile, "--metrics-listen", k.ofMeasures, patient[0], patient[1])
+		"--auth-keys", k.ofScheduler.path, "--worker-token-file", k.tokenFile, "--metrics-listen", k.metricsAddress, patient[0], patient[1])
 	k.scheduler.untilServed(t, long, n)
 	return k
 }
 
-// by is a client of the scheduler that shows the token of a key.
+// by returns a client of the scheduler that sends the token of a key.
 func (k *keyed) by(t *testing.T, id string) pb.InferenceServiceClient {
 	t.Helper()
 	return pb.NewInferenceServiceClient(dial(t, k.scheduler.address, k.ofScheduler.as(t, id)))
 }
 
-// requireNoToken looks for tokens and their parts in what programs wrote.
+// requireNoToken fails if a program wrote a token or a part of one.
 func (k *keyed) requireNoToken(t *testing.T, others ...string) {
 	t.Helper()
 	texts := append([]string{k.scheduler.log.String()}, others...)
@@ -153,7 +153,7 @@ func (k *keyed) requireNoToken(t *testing.T, others ...string) {
 	}
 }
 
-// rightsFor are those that let somebody call a method.
+// rightsFor returns the rights that allow a method.
 func rightsFor(t *testing.T, method string) []auth.Right {
 	t.Helper()
 	service, name := method[1:strings.LastIndexByte(method, '/')], method[strings.LastIndexByte(method, '/')+1:]
@@ -174,11 +174,11 @@ func rightsFor(t *testing.T, method string) []auth.Right {
 		"TrainCodebook": {auth.Vectors}, "Encode": {auth.Vectors}, "Decode": {auth.Vectors},
 		"PutCodebook": {auth.Load}, "LoadCodebook": {auth.Load}, "UnloadCodebook": {auth.Load},
 	}[name]
-	require.True(t, known, "say who may call %s", method)
+	require.True(t, known, "no right is known for %s", method)
 	return rights
 }
 
-// knock makes a call with an empty request, and gives the first thing that it is answered.
+// knock makes a call with an empty request, and returns the first answer.
 func knock(t *testing.T, on *grpc.ClientConn, method string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
@@ -187,12 +187,13 @@ func knock(t *testing.T, on *grpc.ClientConn, method string) error {
 	if err != nil {
 		return err
 	}
-	_ = stream.SendMsg(&emptypb.Empty{}) // a call that has ended says why to who receives
+	_ = stream.SendMsg(&emptypb.Empty{}) // if the call has ended, RecvMsg returns its status
 	_ = stream.CloseSend()
 	return stream.RecvMsg(&emptypb.Empty{})
 }
 
-func TestEveryMethodAsksForItsRightAndStrangersHaveNone(t *testing.T) {
+func TestEveryMethodRequiresItsRight(t *testing.T) {
+	// Callers without a key have no rights.
 	t.Parallel()
 	k := keep(t, 1, func(f *keyFile) {
 		for _, right := range auth.Rights() {
@@ -213,7 +214,7 @@ func TestEveryMethodAsksForItsRightAndStrangersHaveNone(t *testing.T) {
 		stranger, by := dial(t, on.address), map[auth.Right]*grpc.ClientConn{}
 		for _, right := range auth.Rights() {
 			by[right] = dial(t, on.address, on.keys.as(t, string(right)))
-			require.Eventually(t, func() bool { // its file has been read again
+			require.Eventually(t, func() bool { // until its file was read again
 				return status.Code(knock(t, by[right], "/no.Service/Method")) == codes.Unimplemented
 			}, hang, 10*time.Millisecond)
 		}
@@ -240,7 +241,7 @@ func TestEveryMethodAsksForItsRightAndStrangersHaveNone(t *testing.T) {
 	k.requireNoToken(t)
 }
 
-func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
+func TestQuotaRefusalsAreCountedAndLoggedOnce(t *testing.T) {
 	t.Parallel()
 	soon := time.Now().Add(-time.Minute)
 	k := keep(t, 1, func(f *keyFile) {
@@ -254,11 +255,11 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 		f.tokens["nobody"] = auth.NewToken()
 		f.all = append(f.all, f.tokens["nobody"])
 	})
-	// The bits are those of a fleet without keys, and tenant and priority reach the worker.
+	// The bits equal those of a fleet without keys, and tenant and priority reach the worker.
 	want := undisturbed(t, startWorker(t, "plain", paced...), []*pb.GenerateRequest{ask(long, 20)})[0]
 	got := generate(within(t), k.by(t, "web"), ask(long, 20))
 	requireSame(t, want, got, "with keys")
-	_, body := page(t, k.ofMeasures, "/metrics")
+	_, body := page(t, k.metricsAddress, "/metrics")
 	require.InDelta(t, got.started.GetPromptTokens()+20, monitortest.Series(t, body)["millrace_key_tokens_total key=web"], 0)
 
 	requireTextsCounted(t, k)
@@ -269,14 +270,14 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 		return in
 	}
 	few, short, single := k.by(t, "few"), k.by(t, "short"), k.by(t, "single")
-	require.NoError(t, generate(within(t), short, ask(long, 400)).err, "what it takes is known when it has ended, and is half an hour's")
+	require.NoError(t, generate(within(t), short, ask(long, 400)).err, "the tokens count when the call has ended, and are half an hour's quota")
 	standing, err := begin(undated(t), single, endless())
 	require.NoError(t, err)
 	require.NoError(t, standing.read())
 	stranger := pb.NewInferenceServiceClient(dial(t, k.scheduler.address))
 	reasons := map[string]int{"TOO_MANY_REQUESTS": 1}
 	begun := 0
-	for err = nil; err == nil; begun++ { // a machine may be so slow that a minute has passed
+	for err = nil; err == nil; begun++ { // on a slow machine a minute may have passed
 		err = generate(within(t), few, ask(long, 1)).err
 	}
 	require.Greater(t, begun, 1)
@@ -290,7 +291,7 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 		retry  bool
 	}{
 		"no token":             {stranger, ask(long, 1), codes.Unauthenticated, "NO_TOKEN", false},
-		"a token of nobody":    {k.by(t, "nobody"), ask(long, 1), codes.Unauthenticated, "UNKNOWN_TOKEN", false},
+		"an unknown token":     {k.by(t, "nobody"), ask(long, 1), codes.Unauthenticated, "UNKNOWN_TOKEN", false},
 		"a worker's token":     {pb.NewInferenceServiceClient(dial(t, k.scheduler.address, k.ofWorkers.as(t, "scheduler"))), ask(long, 1), codes.Unauthenticated, "UNKNOWN_TOKEN", false},
 		"an expired token":     {k.by(t, "old"), ask(long, 1), codes.Unauthenticated, "TOKEN_EXPIRED", false},
 		"no right":             {k.by(t, "looks"), ask(long, 1), codes.PermissionDenied, "RIGHT_MISSING", false},
@@ -304,7 +305,7 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 		require.Equal(t, tc.retry, rpc.RetryAfter(err) > 0, "%s: %v", name, err)
 		reasons[tc.reason]++
 	}
-	// Workers count as schedulers do.
+	// Workers count like schedulers.
 	k.ofWorkers.add("short", func(k *auth.Key) { k.Limits.TokensPerMinute = 12 }, auth.Generate)
 	k.ofWorkers.write(t)
 	direct := pb.NewInferenceServiceClient(dial(t, k.workers[0].address, k.ofWorkers.as(t, "short")))
@@ -313,20 +314,21 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 	for reason, n := range reasons {
 		require.Eventually(t, func() bool { return strings.Count(k.scheduler.log.String(), "reason="+reason) >= n }, hang, 10*time.Millisecond)
 		require.Equal(t, n, strings.Count(k.scheduler.log.String(), "reason="+reason), "one line each: %s", reason)
-		_, body := page(t, k.ofMeasures, "/metrics")
+		_, body := page(t, k.metricsAddress, "/metrics")
 		require.InDelta(t, n, monitortest.Series(t, body)["millrace_refused_calls_total origin=own reason="+reason], 0, reason)
 	}
-	require.NoError(t, standing.read(), "who is refused harms nobody")
+	require.NoError(t, standing.read(), "a refusal has no effect on open streams")
 
-	// The client shows its token from a file or from the environment, and says what is missing.
+	// The client reads its token from a file or from the environment, and its error names what is
+	// missing.
 	file := filepath.Join(t.TempDir(), "token")
 	certstest.Write(t, file, []byte(k.ofScheduler.tokens["web"]))
-	var told []string
+	var printed []string
 	run := func(environment []string, args ...string) (string, error) {
 		cmd := exec.CommandContext(within(t), clientBinary, append(args, "--target", k.scheduler.address)...)
 		cmd.Env = append(os.Environ(), environment...)
 		out, err := cmd.CombinedOutput()
-		told = append(told, string(out))
+		printed = append(printed, string(out))
 		return string(out), err
 	}
 	out, err := run(nil, "generate", "-m", long, "--max-tokens", "3", "--token-file", file, "Once")
@@ -344,7 +346,7 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 	require.Contains(t, out, "reason: RIGHT_MISSING (PERMISSION_DENIED, from scheduler.millrace.dev)")
 	_, err = run(nil, "health")
 	require.NoError(t, err, "a probe has no token")
-	k.requireNoToken(t, told...)
+	k.requireNoToken(t, printed...)
 }
 
 func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
@@ -373,7 +375,8 @@ func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
 	k.workers[0].untilLoad(t, "the thief's place is free", func(l *pb.LoadStatus) bool { return l.GetRunning() == 1 })
 	require.NoError(t, own.read())
 
-	// A worker that takes back the scheduler's key is lost to it, and has it again when the key is back: streams go on.
+	// A worker that removes the scheduler's key is lost to it until the key is back; streams fail
+	// over.
 	scheduler := k.ofWorkers.keys[0]
 	k.ofWorkers.remove(scheduler)
 	k.ofWorkers.write(t)
@@ -383,12 +386,12 @@ func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
 	k.workers[0].untilLoad(t, "the stream is cut", func(l *pb.LoadStatus) bool { return l.GetRunning() == 0 })
 	k.ofWorkers.keys = append(k.ofWorkers.keys, scheduler)
 	k.ofWorkers.write(t)
-	// What came before is on the way to the client yet, and enough to read: it does not show that the stream goes on.
+	// Tokens in flight may be read first; they do not show that the stream continues.
 	k.workers[0].untilLoad(t, "the stream has come again", func(l *pb.LoadStatus) bool { return l.GetRunning() == 1 })
 	for before := len(own.ids); len(own.ids) < before+200; {
 		require.NoError(t, own.read())
 	}
-	// Its prompt was computed twice and counts once.
+	// Its prompt was computed twice and is counted once.
 	leave()
 	line := regexp.MustCompile(`key=web .* tokens=(\d+) attempts=(\d+)`)
 	require.Eventually(t, func() bool { return line.MatchString(k.scheduler.log.String()) }, hang, 10*time.Millisecond)
@@ -396,12 +399,13 @@ func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
 	tokens, err := strconv.Atoi(found[1])
 	require.NoError(t, err)
 	require.NotEqual(t, "1", found[2])
-	_, body := page(t, k.ofMeasures, "/metrics")
+	_, body := page(t, k.metricsAddress, "/metrics")
 	require.InDelta(t, int(own.started.GetPromptTokens())+tokens, monitortest.Series(t, body)["millrace_key_tokens_total key=web"], 0)
 	k.requireNoToken(t)
 }
 
-func TestKeysAndTokensAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
+func TestKeysRotateUnderLoad(t *testing.T) {
+	// No stream may fail while keys and tokens are replaced.
 	t.Parallel()
 	var web *auth.Key
 	k := keep(t, 2, func(f *keyFile) { web = f.add("web", nil, auth.Generate) })
@@ -417,7 +421,7 @@ func TestKeysAndTokensAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
 		require.NoError(t, err)
 		standing = append(standing, c)
 	}
-	// Callers that come and go, each on a connection of its own with the token that the file has then.
+	// Callers that connect again for each call, with the token that the file has at that time.
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	var served, failed atomic.Int64
@@ -433,7 +437,7 @@ func TestKeysAndTokensAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
 					if conn, err = rpc.Dial(k.scheduler.address, "e2e", option(k.scheduler.address)); err == nil {
 						o := generate(ctx, pb.NewInferenceServiceClient(conn), ask(long, 3))
 						if err = o.err; err == nil && o.text != want.text {
-							err = fmt.Errorf("it told %q", o.text)
+							err = fmt.Errorf("the text is %q", o.text)
 						}
 						_ = conn.Close()
 					}
@@ -448,7 +452,8 @@ func TestKeysAndTokensAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
 		})
 	}
 	reads := func(s *server, what string) int { return strings.Count(s.log.String(), what) }
-	// seen changes something, and waits until programs say so, every caller of before has gone and has come again.
+	// seen makes a change, and waits until the programs report it and every caller has connected
+	// again.
 	seen := func(what string, by []*server, change func()) {
 		before := make([]int, len(by))
 		for i, s := range by {
@@ -466,18 +471,18 @@ func TestKeysAndTokensAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
 	const keys, token = "keys read again", "token read again"
 	everyone := []*server{k.scheduler}
 	for range 2 {
-		// A caller's token: the next one beside it, then to its holders, then alone.
+		// A caller's token: add the next one, distribute it, remove the old one.
 		var next string
 		seen(keys, everyone, func() { next = k.ofScheduler.renew(web); k.ofScheduler.write(t) })
 		seen(keys, nil, func() { certstest.Write(t, file, []byte(next)) })
 		seen(keys, everyone, func() { web.Hashes = web.Hashes[1:]; k.ofScheduler.write(t) })
-		// The scheduler's own, the same way.
+		// The scheduler's own token in the same way.
 		scheduler := k.ofWorkers.keys[0]
 		seen(keys, k.workers, func() { next = k.ofWorkers.renew(scheduler); k.ofWorkers.write(t) })
 		seen(token, everyone, func() { certstest.Write(t, k.tokenFile, []byte(next)) })
 		seen(keys, k.workers, func() { scheduler.Hashes = scheduler.Hashes[1:]; k.ofWorkers.write(t) })
 	}
-	// A file that is broken leaves the keys that were there.
+	// A broken file leaves the old keys in force.
 	seen("keys cannot be used", everyone, func() { certstest.Write(t, k.ofScheduler.path, []byte("- {id: half")) })
 	stop()
 	require.Zero(t, failed.Load(), "of %d", served.Load())

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/balancer/weightedroundrobin" // the policy of that name
+	_ "google.golang.org/grpc/balancer/weightedroundrobin" // registers the policy
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -15,7 +15,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// dialAll makes a connection to several servers, with a service config of its own.
+// dialAll makes a connection to several servers, with a service config.
 func dialAll(t *testing.T, config string, addresses ...string) *grpc.ClientConn {
 	t.Helper()
 	known := manual.NewBuilderWithScheme("known")
@@ -31,7 +31,7 @@ func dialAll(t *testing.T, config string, addresses ...string) *grpc.ClientConn 
 	return conn
 }
 
-// weighted are two workers, of which the first has a hundred times as much of its cache in use.
+// weighted starts two workers; the first uses a hundred times as much of its cache.
 func weighted(t *testing.T) (full, idle *server) {
 	t.Helper()
 	full, idle = startWorker(t, "full", paced...), startWorker(t, "idle", paced...)
@@ -43,7 +43,7 @@ func weighted(t *testing.T) (full, idle *server) {
 	return full, idle
 }
 
-// untilWeighed makes calls until three of four go to a worker.
+// untilWeighed makes calls until three of four reach a worker.
 func untilWeighed(t *testing.T, conn *grpc.ClientConn, to string) {
 	t.Helper()
 	const calls = 40
@@ -65,7 +65,7 @@ func untilWeighed(t *testing.T, conn *grpc.ClientConn, to string) {
 	require.FailNow(t, "calls are not weighed", "at most %d of %d went to %s", most, calls, to)
 }
 
-// Callers of workers without a scheduler weigh them by the load reports that come with each answer.
+// Callers without a scheduler weigh workers by the load report in each answer's trailers.
 func TestCallersWeighWorkersByTheirLoadReports(t *testing.T) {
 	t.Parallel()
 	full, idle := weighted(t)
@@ -73,7 +73,7 @@ func TestCallersWeighWorkersByTheirLoadReports(t *testing.T) {
 		full.address, idle.address), "idle")
 }
 
-func TestCallsAreSentAgainOnlyWhileTheyHaveNoAnswer(t *testing.T) {
+func TestRetriesOnlyWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	requireSafeRetries(t, func(t *testing.T, addresses ...string) *grpc.ClientConn {
 		t.Helper()

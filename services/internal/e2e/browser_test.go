@@ -24,7 +24,7 @@ import (
 // browser is a headless Chromium.
 type browser struct{ ctx context.Context }
 
-// openBrowser starts one, or skips the test where there is none.
+// openBrowser starts a browser, or skips the test if there is none.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	path := ""
@@ -35,9 +35,9 @@ func openBrowser(t *testing.T) *browser {
 		}
 	}
 	if path == "" {
-		t.Skip("no Chromium on this machine: apt-get install chromium")
+		t.Skip("no Chromium: apt install chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(hang), chromedp.NoSandbox) // as root it starts no other way
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(hang), chromedp.NoSandbox) // as root it does not start otherwise
 	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(end)
 	ctx, leave := chromedp.NewContext(ctx)
@@ -46,24 +46,24 @@ func openBrowser(t *testing.T) *browser {
 	return &browser{ctx}
 }
 
-// tab is one of the browser, and what went wrong in it.
+// tab is a tab of the browser and the failures in it.
 type tab struct {
 	*testing.T
 	ctx  context.Context
-	host string // the only one that it may ask
-	// close closes it, while its server still runs: what the browser says of one that is gone is a complaint too.
+	host string // the only host that it may contact
+	// close closes the tab. The server must still run, because a lost connection is a failure too.
 	close func()
 
 	mu       sync.Mutex
 	failures []string // guarded by mu
 }
 
-// open opens a console in a tab of its own. What its script, its style or its policy complains of fails the test, and so does whatever
-// it asks of another host.
+// open opens a console in a new tab. Every error of its script, style or content policy fails the
+// test, and so does a request to another host.
 func (b *browser) open(t *testing.T, address string) *tab {
 	t.Helper()
 	p := &tab{T: t, host: address}
-	ctx, leave := chromedp.NewContext(b.ctx, chromedp.WithListener(p.hear))
+	ctx, leave := chromedp.NewContext(b.ctx, chromedp.WithListener(p.record))
 	p.ctx = ctx
 	p.close = sync.OnceFunc(func() {
 		if t.Failed() {
@@ -77,13 +77,13 @@ func (b *browser) open(t *testing.T, address string) *tab {
 		require.Empty(t, p.failures, "the browser complains")
 	})
 	t.Cleanup(p.close)
-	require.NoError(t, chromedp.Do(ctx)) // the tab lasts as long as the context of its first action
+	require.NoError(t, chromedp.Do(ctx)) // the tab closes with the context of its first action
 	p.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate("http://"+address+"/"))
 	return p
 }
 
-// hear notes complaints.
-func (p *tab) hear(event any) {
+// record stores failures.
+func (p *tab) record(event any) {
 	note := func(format string, args ...any) {
 		p.mu.Lock()
 		p.failures = append(p.failures, fmt.Sprintf(format, args...))
@@ -105,7 +105,7 @@ func (p *tab) hear(event any) {
 	}
 }
 
-// forgive forgets the complaints that have a text, of which there must be some: they come beside what the page shows.
+// forgive removes the failures that contain a text, and fails if there is none.
 func (p *tab) forgive(text string) {
 	p.Helper()
 	require.Eventually(p, func() bool {
@@ -124,7 +124,7 @@ func (p *tab) forgive(text string) {
 	p.failures = rest
 }
 
-// do does what must not take long.
+// do runs actions and fails if they take long.
 func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, hang)
@@ -138,7 +138,7 @@ func (p *tab) press(keys string, options ...chromedp.KeyOption) {
 	p.do(chromedp.KeyEvent(keys, options...))
 }
 
-// value is what an expression is.
+// value evaluates an expression.
 func value[T any](p *tab, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, hang)
@@ -148,7 +148,7 @@ func value[T any](p *tab, expression string) T {
 	return v
 }
 
-// until waits until an expression is true, and says how long that took.
+// until waits until an expression is true, and returns how long that took.
 func (p *tab) until(expression string) time.Duration {
 	p.Helper()
 	begin := time.Now()
@@ -162,25 +162,25 @@ func (p *tab) until(expression string) time.Duration {
 	return 0
 }
 
-// text is an element's.
+// text returns the text of an element.
 func (p *tab) text(id string) string {
 	p.Helper()
 	return value[string](p, fmt.Sprintf("document.getElementById(%q).textContent", id))
 }
 
-// click clicks what a selector finds, wherever on the page that is at the moment: what is above it grows and shrinks.
+// click clicks the element of a selector, wherever it is: elements above it grow and shrink.
 func (p *tab) click(selector string) {
 	p.Helper()
 	p.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf("document.querySelector(%q).click()", selector)))
 }
 
-// set writes into a field as somebody does who types.
+// set types a value into a field.
 func (p *tab) set(id, text string) {
 	p.Helper()
 	p.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf("document.getElementById(%q).value = ''", id)), chromedp.SendKeys(chromedp.ID(id), text))
 }
 
-// reach presses Tab until the focus is where an expression of `at` holds.
+// reach presses Tab until the focus is on an element for which an expression of `at` is true.
 func (p *tab) reach(to string) {
 	p.Helper()
 	for range 100 {
@@ -192,8 +192,8 @@ func (p *tab) reach(to string) {
 	require.FailNow(p, "no press of Tab leads there", to)
 }
 
-// look makes the page dark or light and so many pixels wide.
-func (p *tab) look(theme string, width int64) {
+// setLayout sets the colour scheme and the width of the page.
+func (p *tab) setLayout(theme string, width int64) {
 	p.Helper()
 	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
@@ -202,7 +202,7 @@ func (p *tab) look(theme string, width int64) {
 	p.do(chromedp.EmulateViewport(width, 900))
 }
 
-// shoot saves a picture of the whole page, which stays with go test -artifacts.
+// shoot saves a picture of the whole page; go test -artifacts keeps it.
 func (p *tab) shoot(name string) {
 	p.Helper()
 	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))

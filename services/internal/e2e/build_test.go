@@ -11,20 +11,20 @@ import (
 	"testing"
 )
 
-// root is the repository's, from this package's folder, in which its tests run.
+// root is the repository, relative to this package's folder.
 var root = filepath.Join("..", "..", "..")
 
-// The programs, and the models folder of workers that need no other; set by TestMain, read-only for tests.
+// The programs, and the default models folder of workers; set by TestMain, read-only for tests.
 var (
-	workerBinary, schedulerBinary, clientBinary string
-	modelsDir                                   string
+	workerBinary, schedulerBinary, gatewayBinary, clientBinary string
+	modelsDir                                                  string
 )
 
 // Names of models in modelsDir.
 const (
 	stories    = "stories"
 	storiesF16 = "stories-5m-f16"
-	// long is stories with a context of longContext tokens: only the sim engine makes anything of so many.
+	// long is stories with a context of longContext tokens; only the sim engine can use that many.
 	long        = "long"
 	longContext = 1 << 16
 )
@@ -54,15 +54,15 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// build builds the programs as the test itself was built.
+// build builds the programs in the mode of the test binary.
 func build(dir string) error {
 	workerBinary, schedulerBinary = filepath.Join(dir, "gpuworker"), filepath.Join(dir, "scheduler")
-	clientBinary = filepath.Join(dir, "millrace")
+	gatewayBinary, clientBinary = filepath.Join(dir, "gateway"), filepath.Join(dir, "millrace")
 	args := []string{"build"}
 	if raced {
 		args = append(args, "-race")
 	}
-	args = append(args, "-o", dir+string(filepath.Separator), "./services/gpuworker", "./services/scheduler", "./services/millrace")
+	args = append(args, "-o", dir+string(filepath.Separator), "./services/gpuworker", "./services/scheduler", "./services/gateway", "./services/millrace")
 	cmd := exec.Command("go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -71,12 +71,13 @@ func build(dir string) error {
 	return nil
 }
 
-// fillModels makes a models folder. The files are copies: a worker follows no link that leaves its folder.
+// fillModels makes a models folder. The files are copies, because a worker follows no link that
+// leaves its folder.
 func fillModels(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	shipped, err := os.ReadFile(filepath.Join(root, "models", "stories.gguf"))
+	shipped, err := os.ReadFile(filepath.Join(root, "testdata", "models", "stories-5m-q8_0.gguf"))
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func fillModels(dir string) error {
 	return nil
 }
 
-// withContext is a model file that states another context length.
+// withContext returns the model file with another context length.
 func withContext(file []byte, tokens uint32) ([]byte, error) {
 	const key, uint32Type = "llama.context_length", 4
 	at := bytes.Index(file, []byte(key))

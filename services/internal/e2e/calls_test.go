@@ -19,7 +19,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// ask is a greedy request for exactly so many tokens.
+// ask returns a greedy request for exactly n tokens.
 func ask(model string, tokens int32) *pb.GenerateRequest {
 	return &pb.GenerateRequest{
 		Model: model, Input: &pb.GenerateRequest_Prompt{Prompt: "Once upon a time"},
@@ -28,13 +28,13 @@ func ask(model string, tokens int32) *pb.GenerateRequest {
 	}
 }
 
-// endless is a request that no test waits for the end of: at 2 ms a step it takes two minutes.
+// endless is a request whose end no test waits for: at 2 ms a step it takes two minutes.
 func endless() *pb.GenerateRequest { return ask(long, longContext-64) }
 
-// paced is a simulated device with steps of 2 ms, however much is in them.
+// paced is a simulated device whose steps take 2 ms at any load.
 var paced = []string{"--device", "sim:step=2ms,prefill=0s,decode=0s", "--load", long}
 
-// outcome is what a Generate call gave.
+// outcome is the result of a Generate call.
 type outcome struct {
 	started  *pb.Started
 	ids      []uint32
@@ -44,7 +44,7 @@ type outcome struct {
 	err      error
 }
 
-// add takes one event.
+// add appends an event.
 func (o *outcome) add(in *pb.GenerateResponse) error {
 	switch e := in.GetEvent().(type) {
 	case *pb.GenerateResponse_Started:
@@ -54,7 +54,7 @@ func (o *outcome) add(in *pb.GenerateResponse) error {
 		o.started = e.Started
 	case *pb.GenerateResponse_Tokens:
 		before := len(o.ids)
-		for _, n := range o.started.GetResumedTokens() { // of one continuation, as all calls here have
+		for _, n := range o.started.GetResumedTokens() { // every call here has one continuation
 			before += int(n)
 		}
 		if o.started == nil || o.finished != nil || int(e.Tokens.GetTokenIndex()) != before {
@@ -82,11 +82,11 @@ func (o *outcome) add(in *pb.GenerateResponse) error {
 	return nil
 }
 
-// call is a Generate call under way.
+// call is a running Generate call.
 type call struct {
 	outcome
 	stream grpc.ServerStreamingClient[pb.GenerateResponse]
-	leave  context.CancelFunc // of those of beginAll
+	leave  context.CancelFunc // of calls of beginAll
 }
 
 // begin starts a call and reads its first tokens.
@@ -104,7 +104,7 @@ func begin(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateReq
 	return c, nil
 }
 
-// read takes one event; io.EOF is the end.
+// read receives an event; io.EOF is the end.
 func (c *call) read() error {
 	in, err := c.stream.Recv()
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *call) end() outcome {
 	}
 }
 
-// beginAll starts n calls, all of them under way when it returns.
+// beginAll starts n calls and returns when all of them have begun.
 func beginAll(t *testing.T, on *server, n int, in func() *pb.GenerateRequest) []*call {
 	t.Helper()
 	calls := make([]*call, n)
@@ -144,11 +144,13 @@ func beginAll(t *testing.T, on *server, n int, in func() *pb.GenerateRequest) []
 	return calls
 }
 
-// heldTokens is how long a held stream is: twice what is on the way from a worker to a client who does not read.
+// heldTokens is the length of a held stream: twice the tokens that fit between a worker and a
+// client that does not read.
 const heldTokens = 480
 
-// held makes a request's stream one that cannot end before its client has read most of it, however long that takes: its events are so
-// large that those on the way fill every buffer. What a test does to a worker meets such a stream under way.
+// held changes a request so that its stream cannot end before its client has read most of it: its
+// events are so large that those in flight fill every buffer. A fault of a worker is certain to
+// meet such a stream.
 func held(in *pb.GenerateRequest) *pb.GenerateRequest {
 	in.Stopping.MaxTokens = ptr(int32(heldTokens))
 	if in.Response == nil {
@@ -158,7 +160,7 @@ func held(in *pb.GenerateRequest) *pb.GenerateRequest {
 	return in
 }
 
-// beginOn starts calls until one runs on a certain worker, and gives that one. The others go away.
+// beginOn starts calls until one runs on a given worker, returns that one and cancels the others.
 func beginOn(t *testing.T, on *server, worker string, in *pb.GenerateRequest) *call {
 	t.Helper()
 	var elsewhere []*call
@@ -187,7 +189,7 @@ func generate(ctx context.Context, on pb.InferenceServiceClient, in *pb.Generate
 	return c.end()
 }
 
-// good requires that a server serves.
+// good requires that a server answers a request.
 func good(t *testing.T, on *server, model string) outcome {
 	t.Helper()
 	o := generate(within(t), on.infer, ask(model, 3))
@@ -198,7 +200,7 @@ func good(t *testing.T, on *server, model string) outcome {
 	return o
 }
 
-// fault is what programs read of an error.
+// fault is the machine-readable part of an error.
 type fault struct {
 	code           codes.Code
 	domain, reason string
@@ -208,7 +210,7 @@ func faultOf(err error) fault {
 	return fault{status.Code(err), rpc.Domain(err), rpc.Reason(err)}
 }
 
-// Faults that several tests meet.
+// Faults of several tests.
 var (
 	workerLost = fault{codes.Unavailable, rpc.SchedulerDomain, "WORKER_LOST"}
 	noWorker   = fault{codes.Unavailable, rpc.SchedulerDomain, "NO_WORKER"}

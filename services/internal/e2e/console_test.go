@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 )
 
-// consoled starts a scheduler with a console over workers, and opens that.
+// consoled starts a scheduler with a console and opens the console.
 func consoled(t *testing.T, workers []*server, args ...string) (*server, *tab) {
 	t.Helper()
 	b := openBrowser(t)
@@ -54,7 +53,7 @@ func TestTheConsoleShowsAWorkerComeAndGo(t *testing.T) {
 	t.Logf("shown %v after it was ready, and gone %v after it was killed", took, went)
 }
 
-// answered waits for the end of a run, and gives its text.
+// answered waits for the end of a run, and returns its text.
 func (p *tab) answered(status, answer string) string {
 	p.Helper()
 	p.until(fmt.Sprintf(`document.getElementById("stop").ariaDisabled === "true" && document.getElementById(%q).textContent`, status))
@@ -99,7 +98,7 @@ func TestTheConsoleStreamsAStoryAndTheSameAgain(t *testing.T) {
 	require.Equal(t, value[string](p, `document.getElementById("answer").innerHTML`), value[string](p, `document.getElementById("again").innerHTML`),
 		"the probabilities are the same, however the tokens came")
 
-	// A seed that is drawn is the one that the second run has.
+	// The second run uses the seed that the first one drew.
 	p.set("seed", "")
 	p.click("#go")
 	drawn := p.answered("said", "answer")
@@ -107,7 +106,7 @@ func TestTheConsoleStreamsAStoryAndTheSameAgain(t *testing.T) {
 	require.Equal(t, drawn, p.answered("compared", "again"))
 	require.Contains(t, p.text("compared"), "are the same")
 
-	// What a request is refused for is said.
+	// The page shows why a request was refused.
 	p.set("model", "nobody's")
 	p.click("#go")
 	require.Empty(t, p.answered("said", "answer"))
@@ -135,16 +134,17 @@ func TestTheConsoleCancelsWhatIsStopped(t *testing.T) {
 	p.until(`document.querySelectorAll("#generations tr").length === 0 && document.getElementById("streams").textContent === "0"`)
 }
 
-// An answer of thousands of tokens comes faster than a page can lay it out anew for each: it is shown as it comes, and a click is
-// heard meanwhile.
+// The tokens of a long answer come faster than a page can lay itself out for each. The page must
+// show them as they come and react to clicks at the same time.
 func TestTheConsoleListensWhileALongAnswerComes(t *testing.T) {
 	t.Parallel()
-	w := startWorker(t, "w1", append(slices.Clone(quick), "--load", long)...)
+	// At most 2 000 tokens a second: the answer takes half a minute at least, so that it never ends before the click.
+	w := startWorker(t, "w1", "--device", "sim:step=500us,prefill=0s,decode=0s", "--load", long)
 	_, p := consoled(t, []*server{w})
 	p.until(`document.getElementById("model").value === "long"`)
 	p.set("tokens", "60000")
 	p.click("#go")
-	p.until(`document.querySelectorAll("#answer span").length > 6000`)
+	p.until(`document.querySelectorAll("#answer span").length > 4000`)
 	p.click("#stop")
 	p.until(`document.getElementById("said").textContent.includes("tokens, stopped")`)
 	require.True(t, value[bool](p, `document.querySelectorAll("#answer span").length === Number.parseInt(document.getElementById("said").textContent)`),
@@ -165,7 +165,7 @@ func TestTheKeyboardAloneSufficesForTheConsole(t *testing.T) {
 	p.press(" and again")
 	require.Equal(t, "Once upon a time and again", value[string](p, `document.getElementById("prompt").value`))
 	p.reach(`at.id === "tokens"`)
-	p.press("60000") // in the place of what is there, which Tab selects
+	p.press("60000") // replaces the old value, which Tab selects
 	p.reach(`at.id === "go"`)
 	p.press(kb.Enter)
 	p.until(`document.querySelectorAll("#answer span").length > 5`)
@@ -199,7 +199,7 @@ func TestTheKeyboardAloneSufficesForTheConsole(t *testing.T) {
 	p.until(row + `.querySelector(".state").textContent === "on disk"`)
 }
 
-// markup is a text that would be more than text where somebody takes it for markup.
+// markup is a text that would do harm if a page rendered it as markup.
 const markup = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>`
 
 // impostor is a worker that only reports.
@@ -265,7 +265,8 @@ func TestWhatOthersNameIsTextInTheConsole(t *testing.T) {
 	p.forgive("Failed to load resource") // the worker generates nothing
 }
 
-// faint are the texts on the page whose contrast to what is behind them is below 4.5, as WCAG reckons it, what is disabled aside.
+// faint lists the enabled texts of the page whose contrast to their background, as WCAG defines it,
+// is below 4.5.
 const faint = `(() => {
   const parse = (c) => { const [r, g, b, a = 1] = c.match(/[\d.]+/g).map(Number); return {r, g, b, a}; };
   const light = ({r, g, b}) => { const [x, y, z] = [r, g, b].map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * x + 0.7152 * y + 0.0722 * z; };
@@ -302,7 +303,7 @@ func TestTheConsoleIsLegibleDarkAndLight(t *testing.T) {
 	backs := map[string]string{}
 	for _, theme := range []string{"light", "dark"} {
 		for _, width := range []int64{1280, 400} {
-			p.look(theme, width)
+			p.setLayout(theme, width)
 			require.Empty(t, value[[]string](p, faint), "%s, %d pixels wide", theme, width)
 			require.LessOrEqual(t, value[int64](p, `document.documentElement.scrollWidth`), width, "nothing is wider than the page")
 			p.shoot(fmt.Sprint(theme, "-", width))
@@ -349,7 +350,7 @@ func TestAPageOfAnotherOriginChangesNothing(t *testing.T) {
 	w := startWorker(t, "w1", paced...)
 	_, p := consoled(t, []*server{w})
 	p.until(`document.getElementById("model").value === "long"`)
-	// Whatever this page sends without asking first is sent; another type of content would have its browser ask.
+	// A simple request is sent without a preflight; another content type would need one.
 	evil := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		out.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprintf(out, `<title>begun</title><script>
@@ -364,7 +365,7 @@ fetch("http://%s/api/UnloadModel", {method: "POST", mode: "no-cors", body: '{"mo
 	stranger.do(chromedp.Navigate(evil.URL))
 	stranger.until(`document.title === "done"`)
 	stranger.do(chromedp.Navigate("about:blank"))
-	// A call of the page itself comes behind that one.
+	// A call of the page itself follows.
 	p.set("tokens", "3")
 	p.click("#go")
 	p.answered("said", "answer")
@@ -384,7 +385,7 @@ func TestTheConsoleSaysThatItsSchedulerIsGone(t *testing.T) {
 	p.close()
 }
 
-// browsing is how a browser with somebody's certificate connects; nobody's name: with none.
+// browsing returns the HTTP client of a browser with the certificate of a name; "": without one.
 func (g *guarded) browsing(t *testing.T, who string) *tls.Config {
 	t.Helper()
 	text, err := os.ReadFile(g.ca.File)
@@ -402,7 +403,7 @@ func (g *guarded) browsing(t *testing.T, who string) *tls.Config {
 func TestTheConsoleAsksLessOftenAboutALargeFleet(t *testing.T) {
 	t.Parallel()
 	const many = 900
-	workers := make([]*server, many) // at none of these addresses is anybody
+	workers := make([]*server, many) // no server listens at these addresses
 	for i := range workers {
 		workers[i] = &server{address: fmt.Sprintf("127.1.%d.%d:1", i/200, 1+i%200)}
 	}
@@ -410,7 +411,7 @@ func TestTheConsoleAsksLessOftenAboutALargeFleet(t *testing.T) {
 	p.until(fmt.Sprintf(`document.getElementById("ready").textContent === "0 of %d"`, many))
 	p.until(fmt.Sprintf(`document.querySelectorAll("#workers tr.gone").length === %d`, many))
 	require.Eventually(t, func() bool {
-		return strings.Contains(s.log.String(), "grpc.method=WatchFleet peer.address=within")
+		return strings.Contains(s.log.String(), "grpc.method=WatchFleet peer.address=in-process")
 	}, hang, 10*time.Millisecond, "it ends the call that asks too often")
 	p.until(`document.getElementById("link").textContent === "live"`)
 }
@@ -443,7 +444,8 @@ func TestTheConsoleWantsTheCertificateThatGRPCDoes(t *testing.T) {
 		}
 		return out.StatusCode, string(text[:n]), err
 	}
-	// Who sends more behind the server's end of the connection may learn of that end alone, and asks again.
+	// A client that sends more after the server has closed the connection may see only that, and
+	// tries again.
 	for guard := time.Now().Add(hang); ; {
 		_, _, err := ask("")
 		require.Error(t, err)

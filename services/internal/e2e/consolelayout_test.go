@@ -11,7 +11,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// report is what a ready worker with a model reports, in names as long as real ones.
+// report is the report of a ready worker with a model, with names as long as real ones.
 func report(id string) *pb.WorkerReport {
 	load := &pb.LoadStatus{TotalBlocks: 4096, FreeBlocks: 1000, CachedBlocks: 500, Running: 128, Waiting: 32, Paused: 4, TokensPerSecond: 12345}
 	return &pb.WorkerReport{
@@ -29,8 +29,9 @@ func report(id string) *pb.WorkerReport {
 	}
 }
 
-// spilled are parts of the page that lie outside of what should hold them, or are squeezed: a table beyond its card, a heading beyond
-// its table, and a row of a table so high that its words must have been broken.
+// spilled lists the parts of the page that lie outside of their container, or are squeezed: a table
+// beyond its card, a heading beyond its table, and a table row so high that its words must have
+// been broken.
 const spilled = `(() => {
   const found = [], seen = (e) => e.checkVisibility() && e.getBoundingClientRect().width > 1;
   const inside = (e, box) => {
@@ -57,7 +58,7 @@ func TestConsoleFitsEveryWidth(t *testing.T) {
 	_, p := consoled(t, []*server{reporting(t, report("gpu-node-07.europe-west4-b")), reporting(t, report("w2")), {address: freeAddress(t)}})
 	p.until(`document.getElementById("ready").textContent === "2 of 3"`)
 	p.click("#unusable")
-	for width := int64(320); width <= 2000; width += 7 { // 7 meets every kind of width, and the test stays short
+	for width := int64(320); width <= 2000; width += 7 { // steps of 7 reach every layout and keep the test short
 		p.do(chromedp.EmulateViewport(width, 900))
 		require.Empty(t, value[[]string](p, spilled), "%d px wide", width)
 	}
@@ -67,7 +68,8 @@ func TestConsoleFitsEveryWidth(t *testing.T) {
 	}
 }
 
-// small are controls less than 24 px high, WCAG 2.2's minimum for a target, texts smaller than 12 px, and headings without a scope.
+// small lists controls less than 24 px high, WCAG 2.2's minimum for a target, texts smaller than 12
+// px, and table headings without a scope.
 const small = `(() => {
   const found = [];
   for (const e of document.querySelectorAll("button, .checks label")) {

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Three workers of one class and digest, one of which has a context of 128 tokens and the others of 512: an answer is the same whichever
-// of them is drawn, lost or resumed at.
+// Three workers of one class and digest, one with a context of 128 tokens and two with 512: an
+// answer is the same whichever of them is chosen, lost or resumed on.
 func TestUnevenContextsGiveEqualAnswers(t *testing.T) {
 	t.Parallel()
 	workers := map[string]*server{}
@@ -39,7 +39,7 @@ func TestUnevenContextsGiveEqualAnswers(t *testing.T) {
 		require.Equal(t, want.started.GetMaxTokens(), got.started.GetMaxTokens())
 	}
 
-	// A client that goes on by itself gets the rest of its stream, or is refused.
+	// A client that resumes by itself gets the rest of its stream, or is refused.
 	before := brokenOff(t, workers["w1"], in, 10)
 	again := proto.Clone(in).(*pb.GenerateRequest)
 	again.ContextLength = ptr(before.started.GetPromptTokens() + before.started.GetMaxTokens())

@@ -15,13 +15,13 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// roomy takes a thousand sequences at once.
+// roomy has a thousand slots.
 func roomy(step string) []string {
 	return []string{"--device", "sim:step=" + step + ",prefill=0s,decode=0s", "--load", long,
 		"--max-sequences", "1024", "--max-batched-tokens", "4096"}
 }
 
-func TestAThousandStreamsRunAtOnceThroughAScheduler(t *testing.T) {
+func TestThousandStreamsAtOnce(t *testing.T) {
 	t.Parallel()
 	const streams, tokens = 1000, 40
 	w := startWorker(t, "w1", roomy("20ms")...)
@@ -39,14 +39,14 @@ func TestAThousandStreamsRunAtOnceThroughAScheduler(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			begun.Wait() // nobody's call ends before everybody's has begun
+			begun.Wait() // no call ends before all have begun
 			return c.end().err
 		})
 	}
 	require.NoError(t, all.Wait())
 	t.Logf("%d streams of %d tokens took %v", streams, tokens, time.Since(started))
 	w.untilIdle(t)
-	// Reports count what was generated up to a moment ago.
+	// Reports lag behind by a moment.
 	w.untilLoad(t, "no sequence is computed twice or beyond its end", func(load *pb.LoadStatus) bool {
 		return load.GetGeneratedTokens() == streams*tokens
 	})
@@ -59,9 +59,9 @@ func TestClientsThatDoNotReadPileUpABoundedAmount(t *testing.T) {
 	t.Parallel()
 	clients := uint32(500)
 	if raced {
-		clients = 50 // the race detector makes every token twenty times as dear
+		clients = 50 // with the race detector a token costs twenty times as much
 	}
-	// Paced, so that what is generated at once leaves time for those who watch.
+	// Paced, so that generation leaves processor time for the checks.
 	w := startWorker(t, "w1", roomy("10ms")...)
 	s := startScheduler(t, []*server{w})
 	s.untilServed(t, long, 1)
@@ -79,8 +79,8 @@ func TestClientsThatDoNotReadPileUpABoundedAmount(t *testing.T) {
 	for range 20 {
 		good(t, s, long)
 	}
-	time.Sleep(time.Second) // in which what still grows would
-	after := w.untilLoad(t, "the worker tells of the requests that were read", func(now *pb.LoadStatus) bool {
+	time.Sleep(time.Second) // memory that still grows would show
+	after := w.untilLoad(t, "the worker reports the requests that were read", func(now *pb.LoadStatus) bool {
 		return now.GetGeneratedTokens() >= load.GetGeneratedTokens()+20*3
 	})
 	require.Equal(t, load.GetGeneratedTokens()+20*3, after.GetGeneratedTokens(), "only the client that reads gets tokens")
@@ -94,18 +94,19 @@ func TestClientsThatDoNotReadPileUpABoundedAmount(t *testing.T) {
 	require.Equal(t, codes.OK, status.Code(generate(within(t), s.infer, ask(long, 3)).err))
 }
 
-// levelled waits until every deaf client's sequence is paused and nothing more is generated for a while, in which requests through the
-// same scheduler show that it and the worker had time to. What it gives includes these.
+// levelled waits until the sequence of every deaf client is paused and no token was generated while
+// requests through the same scheduler were served, which shows that worker and scheduler had time
+// to. It returns the tokens generated, these requests' included.
 func levelled(t *testing.T, w, s *server, clients uint32) *pb.LoadStatus {
 	t.Helper()
-	const requests, tokens = 20, 3 // of good
+	const requests, tokens = 20, 3 // of each request of good
 	for deadline := time.Now().Add(hang); ; {
 		before := w.untilLoad(t, "all wait for their readers", func(load *pb.LoadStatus) bool { return load.GetPaused() == clients })
 		for range requests {
 			good(t, s, long)
 			time.Sleep(50 * time.Millisecond)
 		}
-		after := w.untilLoad(t, "all wait again, and what was read is told", func(load *pb.LoadStatus) bool {
+		after := w.untilLoad(t, "all wait again, and the tokens read are counted", func(load *pb.LoadStatus) bool {
 			return load.GetPaused() == clients && load.GetRunning() == clients &&
 				load.GetGeneratedTokens() >= before.GetGeneratedTokens()+requests*tokens
 		})
@@ -116,7 +117,7 @@ func levelled(t *testing.T, w, s *server, clients uint32) *pb.LoadStatus {
 	}
 }
 
-// askDeaf starts a call that nobody reads, with large events, which fill buffers soon.
+// askDeaf starts a call that is not read, with large events that fill buffers soon.
 func askDeaf(ctx context.Context, t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	in := endless()
@@ -125,7 +126,8 @@ func askDeaf(ctx context.Context, t *testing.T, conn *grpc.ClientConn) {
 	require.NoError(t, err)
 }
 
-func TestClientsThatDoNotReadKeepNobodyOutAlsoWhenTheyAreMoreThanSlots(t *testing.T) {
+func TestClientsThatDoNotReadBlockNoOthers(t *testing.T) {
+	// Slow consumers must not block other clients, even if there are more of them than slots.
 	t.Parallel()
 	w := startWorker(t, "w1", append([]string{"--max-sequences", "16"}, paced...)...)
 	s := startScheduler(t, []*server{w})
@@ -139,18 +141,18 @@ func TestClientsThatDoNotReadKeepNobodyOutAlsoWhenTheyAreMoreThanSlots(t *testin
 	w.untilLoad(t, "it has them all, those beyond its 16 slots in place of some that do not read", func(load *pb.LoadStatus) bool {
 		return load.GetRunning()+load.GetWaiting() == 24
 	})
-	asked := time.Now()
+	began := time.Now()
 	for range 3 {
 		good(t, s, long)
 	}
-	t.Logf("three requests behind 24 clients that do not read took %v", time.Since(asked))
-	w.untilLoad(t, "nobody had to wait for a reader's stall limit to end a stream", func(load *pb.LoadStatus) bool {
+	t.Logf("three requests during 24 clients that do not read took %v", time.Since(began))
+	w.untilLoad(t, "no stream had to end by the stall limit of a reader", func(load *pb.LoadStatus) bool {
 		return load.GetRunning()+load.GetWaiting() == 24
 	})
 }
 
-// slack is what a process may grow by that does not leak: pages that a heap takes and keeps. The race detector's shadow
-// memory grows with every page that is touched anew.
+// slack is the growth that is not a leak: a heap keeps pages. The race detector's shadow memory
+// grows with every page that is touched for the first time.
 func slack() int64 {
 	if raced {
 		return 96 << 20

@@ -18,11 +18,11 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// cutter stands between a scheduler and a worker, as a worker of its own name, and breaks streams off as a lost worker does:
-// exactly where a test wants it, which killing the process could not. The id of a request says where:
+// cutter is a proxy of a worker with its own worker id. It breaks streams as a lost worker does, at
+// an exact place, which killing the process could not. The id of a request says where:
 //
-//	cut-K-...   the first attempt is broken off behind K tokens; behind `started` and the prompt for 0, before all for -1
-//	each-...    every attempt is broken off behind its first token, or behind its end
+//	cut-K-...   the first attempt breaks after K tokens; 0: after `started` and the prompt; -1: before any event
+//	each-...    every attempt breaks after its first token, or after its end
 type cutter struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedWorkerServiceServer
@@ -31,14 +31,14 @@ type cutter struct {
 	cuts   *cuts
 }
 
-// cuts counts the streams that were broken off, by request id; over all cutters of a test.
+// cuts counts the broken streams of all cutters of a test, by request id.
 type cuts struct {
 	mu sync.Mutex
 	n  map[string]int // guarded by mu
 }
 
-// take counts one; false if the request has had as many as it may.
-func (c *cuts) take(id string, most int) bool {
+// allow counts a break, and returns false if the request may have no more.
+func (c *cuts) allow(id string, most int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n[id] >= most {
@@ -54,7 +54,7 @@ func (c *cuts) of(id string) int {
 	return c.n[id]
 }
 
-// startCutters starts as many cutters before one worker: to a scheduler they are as many workers of one class.
+// startCutters starts n cutters of one worker. A scheduler sees n workers of one class.
 func startCutters(t *testing.T, w *server, n int) ([]*server, *cuts) {
 	t.Helper()
 	counted := &cuts{n: map[string]int{}}
@@ -74,7 +74,7 @@ func startCutters(t *testing.T, w *server, n int) ([]*server, *cuts) {
 	return all, counted
 }
 
-// Health passes the worker's reports on under the cutter's name.
+// Health forwards the worker's reports with the cutter's id.
 func (c *cutter) Health(down grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]) error {
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
@@ -105,10 +105,10 @@ func (c *cutter) Health(down grpc.BidiStreamingServer[pb.HealthRequest, pb.Healt
 	}
 }
 
-// errCut is how a call ends whose worker's process has ended.
+// errCut is the status of a call whose worker process has ended.
 var errCut = status.Error(codes.Unavailable, "error reading from server: EOF")
 
-// Generate passes a call on until it is to be broken off.
+// Generate forwards a call until it is to break.
 func (c *cutter) Generate(in *pb.GenerateRequest, down grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 	id, left, each := in.GetRequestId(), 0, false
 	switch kind, rest, _ := strings.Cut(id, "-"); kind {
@@ -123,7 +123,7 @@ func (c *cutter) Generate(in *pb.GenerateRequest, down grpc.ServerStreamingServe
 	if each {
 		most = 1 << 20
 	}
-	cut := (strings.HasPrefix(id, "cut-") || each) && c.cuts.take(id, most)
+	cut := (strings.HasPrefix(id, "cut-") || each) && c.cuts.allow(id, most)
 	if cut && left < 0 {
 		return errCut
 	}

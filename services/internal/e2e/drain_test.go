@@ -17,21 +17,21 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// callers generate until they end, and count what each worker answered.
+// callers send requests until end, and count the answers of each worker.
 type callers struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	began   sync.Map       // worker_id of the first token to *atomic.Int64
-	ended   []atomic.Int64 // by caller, behind began
+	ended   []atomic.Int64 // by caller; at most as many as began
 
 	mu     sync.Mutex
 	failed []error // guarded by mu
 }
 
-// callersOn begins with so many callers, each with one request after another.
+// callersOn starts n callers, each of which sends one request after another.
 func callersOn(t *testing.T, n int, on ...*server) *callers {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context()) // they go on as long as their test
+	ctx, cancel := context.WithCancel(t.Context()) // they run until their test ends
 	l := &callers{cancel: cancel, ended: make([]atomic.Int64, n)}
 	for i := range n {
 		l.running.Go(func() {
@@ -59,28 +59,29 @@ func callersOn(t *testing.T, n int, on ...*server) *callers {
 	return l
 }
 
-// of counts the requests that a worker has answered.
+// of returns the number of requests that a worker has answered.
 func (l *callers) of(worker string) *atomic.Int64 {
 	n, _ := l.began.LoadOrStore(worker, &atomic.Int64{})
 	return n.(*atomic.Int64)
 }
 
-// end ends it and returns what failed.
+// end stops the callers and returns their errors.
 func (l *callers) end() []error {
 	l.cancel()
 	l.running.Wait()
 	return l.failed
 }
 
-// more waits until a worker has answered some more requests.
+// more waits until a worker has answered more requests.
 func (l *callers) more(t *testing.T, worker string) {
 	t.Helper()
 	had := l.of(worker).Load()
 	require.Eventually(t, func() bool { return l.of(worker).Load() >= had+5 }, hang, time.Millisecond, "requests on %s", worker)
 }
 
-// anew waits until every caller has ended the request it is at: what is counted from then on began later.
-func (l *callers) anew(t *testing.T) {
+// cycle waits until every caller has ended its current request, so that later counts are of later
+// requests.
+func (l *callers) cycle(t *testing.T) {
 	t.Helper()
 	for i := range l.ended {
 		had := l.ended[i].Load()
@@ -88,7 +89,8 @@ func (l *callers) anew(t *testing.T) {
 	}
 }
 
-func TestADrainUnderLoadFailsNobodyAndCanBeTakenBack(t *testing.T) {
+func TestDrainUnderLoad(t *testing.T) {
+	// No request may fail during a drain, and a drain can be undone.
 	t.Parallel()
 	w1, w2 := startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)
 	s1, s2 := startScheduler(t, []*server{w1, w2}), startScheduler(t, []*server{w1, w2})
@@ -116,7 +118,7 @@ func TestADrainUnderLoadFailsNobodyAndCanBeTakenBack(t *testing.T) {
 			}
 			return false
 		})
-		running.anew(t) // those handed over count for the worker they began on
+		running.cycle(t) // a resumed request counts for its first worker
 		had := running.of("w1").Load()
 		running.more(t, "w2")
 		require.Equal(t, had, running.of("w1").Load(), "nothing goes to a worker that drains")
@@ -129,7 +131,7 @@ func TestADrainUnderLoadFailsNobodyAndCanBeTakenBack(t *testing.T) {
 	require.Empty(t, running.end())
 }
 
-func TestAWorkerThatStopsUnderLoadFailsNobody(t *testing.T) {
+func TestWorkerStopUnderLoadFailsNoCall(t *testing.T) {
 	t.Parallel()
 	w1, w2 := startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)
 	s := startScheduler(t, []*server{w1, w2})

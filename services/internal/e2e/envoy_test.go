@@ -30,16 +30,17 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// envoyVariable names the program of these tests: one on the PATH is a person's, who may run it for something else.
+// envoyVariable names the program of these tests. One on the PATH is not used: it may be there for
+// other purposes.
 const envoyVariable = "MILLRACE_TEST_ENVOY"
 
-// envoy is one before servers.
+// envoy is an Envoy in front of servers.
 type envoy struct {
 	*proxy
 	admin string
 }
 
-// needEnvoy is the program, or skips the test where there is none.
+// needEnvoy returns the path of Envoy, or skips the test if there is none.
 func needEnvoy(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv(envoyVariable)
@@ -49,7 +50,7 @@ func needEnvoy(t *testing.T) string {
 	return path
 }
 
-// startEnvoy starts Envoy in plaintext with a file of deploy/envoy that change has changed.
+// startEnvoy starts Envoy in plaintext with a file of deploy/envoy after change.
 func startEnvoy(t *testing.T, name string, behind []*server, change func(*envoyConfig)) *envoy {
 	t.Helper()
 	var addresses []string
@@ -64,7 +65,7 @@ func startEnvoy(t *testing.T, name string, behind []*server, change func(*envoyC
 	})
 }
 
-// startEnvoyTo starts one that callers dial with credentials; nil is plaintext.
+// startEnvoyTo starts an Envoy that callers dial with credentials; nil is plaintext.
 func startEnvoyTo(t *testing.T, name string, behind []string, creds grpc.DialOption, change func(*envoyConfig)) *envoy {
 	t.Helper()
 	path := needEnvoy(t)
@@ -93,7 +94,7 @@ func startEnvoyTo(t *testing.T, name string, behind []string, creds grpc.DialOpt
 	return nil
 }
 
-// socket is an address in the words of Envoy's API.
+// socket returns an address as a message of Envoy's API.
 func socket(t *testing.T, address string) *corepb.Address {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
@@ -105,7 +106,7 @@ func socket(t *testing.T, address string) *corepb.Address {
 	}}}
 }
 
-// stat is one of its counters.
+// stat returns one of its counters.
 func (e *envoy) stat(t *testing.T, name string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(within(t), http.MethodGet, "http://"+e.admin+"/stats?filter=^"+name+"$", http.NoBody)
@@ -137,7 +138,7 @@ func TestEnvoySendsCallsPastASchedulerThatIsGone(t *testing.T) {
 	}
 }
 
-func TestStreamsThroughEnvoyOutlastSchedulersThatStop(t *testing.T) {
+func TestEnvoyStreamsOutlastStoppingSchedulers(t *testing.T) {
 	t.Parallel()
 	needEnvoy(t)
 	w := startWorker(t, "w1", paced...)
@@ -146,7 +147,7 @@ func TestStreamsThroughEnvoyOutlastSchedulersThatStop(t *testing.T) {
 		s.untilServed(t, long, 1)
 	}
 	e := startEnvoy(t, "gateway.yaml", []*server{a, b}, nil)
-	calls := beginAll(t, e.server, 8, endless) // least requests, so that both have some
+	calls := beginAll(t, e.server, 8, endless) // least request, so both servers have some
 	flipped := a.readiness(t)
 	a.terminate()
 	flipped()
@@ -157,7 +158,7 @@ func TestStreamsThroughEnvoyOutlastSchedulersThatStop(t *testing.T) {
 	require.True(t, a.alive(), "it waits for the streams that it has: Envoy had given it some")
 }
 
-func TestEnvoyResetsTheStreamsOfASchedulerThatIsLost(t *testing.T) {
+func TestEnvoyResetsStreamsOfALostScheduler(t *testing.T) {
 	t.Parallel()
 	needEnvoy(t)
 	w := startWorker(t, "w1", paced...)
@@ -169,7 +170,8 @@ func TestEnvoyResetsTheStreamsOfASchedulerThatIsLost(t *testing.T) {
 	w.untilIdle(t)
 }
 
-// Each of Envoy's limits cuts an endless stream, on the device too, and says nothing of ours; the file as it is cuts none.
+// Each limit of Envoy ends an endless stream, on the device too, without one of our reasons; the
+// file as shipped ends none.
 func TestEnvoysTimeLimitsCutStreams(t *testing.T) {
 	t.Parallel()
 	needEnvoy(t)
@@ -225,7 +227,8 @@ func TestEnvoyThatAgesConnectionsLosesNoStream(t *testing.T) {
 	goOn(t, calls)
 }
 
-func TestEnvoyPassesOnWhatCallsAndAnswersSayBesides(t *testing.T) {
+func TestEnvoyForwardsMetadata(t *testing.T) {
+	// Headers, trailers and error details pass through Envoy.
 	t.Parallel()
 	needEnvoy(t)
 	w1, w2 := startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)
@@ -269,7 +272,7 @@ func TestEnvoysRetriesAreOfCallsWithoutAnswer(t *testing.T) {
 		for _, a := range addresses {
 			behind = append(behind, &server{address: a})
 		}
-		// The server that refuses is no server of health.
+		// The refusing server has no health service.
 		return startEnvoy(t, "workers.yaml", behind, func(c *envoyConfig) { c.cluster.HealthChecks = nil }).conn
 	})
 }
@@ -309,7 +312,7 @@ func TestEnvoySpeaksMutualTLSWithSchedulers(t *testing.T) {
 	good(t, e.server, long)
 }
 
-// filed is what a file has, in the words of Envoy's API.
+// filed decodes a file as a message of Envoy's API.
 func filed(name string) *corepb.DataSource {
 	return &corepb.DataSource{Specifier: &corepb.DataSource_Filename{Filename: name}}
 }

@@ -13,7 +13,7 @@ import (
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	managerpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3" // types that the files name
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3" // types in the files
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	upstreampb "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -30,15 +30,15 @@ import (
 // envoyFiles are the configurations of deploy/envoy.
 var envoyFiles = []string{"gateway.yaml", "workers.yaml"}
 
-// envoyConfig is one of them and the parts of it that tests look at and change.
+// envoyConfig is one of them, with the parts that tests check and change.
 type envoyConfig struct {
 	*bootstrappb.Bootstrap
-	manager *managerpb.HttpConnectionManager // of the only listener; packed again by bytes
+	manager *managerpb.HttpConnectionManager // of the only listener; bytes packs it again
 	route   *routepb.RouteAction             // of the only route
 	cluster *clusterpb.Cluster               // the only one
 }
 
-// readEnvoy reads one as Envoy does: a field that its API does not know is an error.
+// readEnvoy reads a file as Envoy does: an unknown field is an error.
 func readEnvoy(t *testing.T, name string) *envoyConfig {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(root, "deploy", "envoy", name))
@@ -60,7 +60,7 @@ func readEnvoy(t *testing.T, name string) *envoyConfig {
 	return c
 }
 
-// bytes are the configuration as Envoy reads it, with what was changed in its parts.
+// bytes encodes the configuration with the changes of its parts.
 func (c *envoyConfig) bytes(t *testing.T) []byte {
 	t.Helper()
 	require.NoError(t, c.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().MarshalFrom(c.manager))
@@ -69,7 +69,7 @@ func (c *envoyConfig) bytes(t *testing.T) []byte {
 	return raw
 }
 
-// policy is how its cluster balances calls.
+// policy returns the load balancing policy of its cluster.
 func (c *envoyConfig) policy(t *testing.T) proto.Message {
 	t.Helper()
 	m, err := c.cluster.GetLoadBalancingPolicy().GetPolicies()[0].GetTypedExtensionConfig().GetTypedConfig().UnmarshalNew()
@@ -77,8 +77,8 @@ func (c *envoyConfig) policy(t *testing.T) proto.Message {
 	return m
 }
 
-// Envoy checks each message by the rules of its API when it starts; so does this.
-func TestEnvoysConfigurationsAreWhatItsAPITakes(t *testing.T) {
+// Envoy checks each message by the rules of its API when it starts, and so does the test.
+func TestEnvoyConfigurationsAreValid(t *testing.T) {
 	t.Parallel()
 	for _, name := range envoyFiles {
 		t.Run(name, func(t *testing.T) {
@@ -95,13 +95,13 @@ func TestEnvoysConfigurationsAreWhatItsAPITakes(t *testing.T) {
 				return nil
 			}))
 			for _, packed := range []proto.Message{&managerpb.HttpConnectionManager{}, &upstreampb.HttpProtocolOptions{}} {
-				require.True(t, checked[packed.ProtoReflect().Descriptor().FullName()], "what is packed is checked too")
+				require.True(t, checked[packed.ProtoReflect().Descriptor().FullName()], "packed messages are checked too")
 			}
 		})
 	}
 }
 
-// What docs/mesh.md says of Envoy is what the files have.
+// The files must have the values that docs/mesh.md states.
 func TestEnvoysConfigurationsCutNoStream(t *testing.T) {
 	t.Parallel()
 	for _, name := range envoyFiles {
@@ -125,7 +125,7 @@ func TestEnvoysConfigurationsCutNoStream(t *testing.T) {
 	}
 }
 
-// As a client Envoy speaks TLS 1.2 at most unless it is told otherwise, and servers speak 1.3 alone.
+// As a client Envoy uses at most TLS 1.2 by default, and the servers accept only 1.3.
 func TestEnvoysGatewaySpeaksTLSAsSchedulersDo(t *testing.T) {
 	t.Parallel()
 	var up tlspb.UpstreamTlsContext
@@ -137,26 +137,26 @@ func TestEnvoysGatewaySpeaksTLSAsSchedulersDo(t *testing.T) {
 	require.NotEmpty(t, common.GetValidationContext().GetMatchTypedSubjectAltNames(), "whose certificate it is, is looked at")
 }
 
-// The same routes, told to a client without proxy, send calls again while they have no answer, and only then.
-func TestEnvoysConfigurationsToldByAControlPlaneRetryCallsWithoutAnswer(t *testing.T) {
+// A proxyless client with the same routes retries calls that have no answer, and only those.
+func TestControlPlaneEnvoyRetriesWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for _, name := range envoyFiles {
 		t.Run(name, func(t *testing.T) {
 			requireSafeRetries(t, func(t *testing.T, addresses ...string) *grpc.ClientConn {
 				t.Helper()
 				p := startPlane(t)
-				p.tell(t, mesh{servers: addresses, route: readEnvoy(t, name).route})
+				p.set(t, mesh{servers: addresses, route: readEnvoy(t, name).route})
 				return p.dial(t)
 			})
 		})
 	}
 }
 
-// The same policy, told to a client without proxy, weighs workers.
-func TestEnvoysConfigurationToldByAControlPlaneWeighsWorkers(t *testing.T) {
+// A proxyless client with the same policy weighs workers.
+func TestControlPlaneEnvoyWeighsWorkers(t *testing.T) {
 	t.Parallel()
 	full, idle := weighted(t)
 	p := startPlane(t)
-	p.tell(t, mesh{servers: []string{full.address, idle.address}, policy: readEnvoy(t, "workers.yaml").policy(t)})
+	p.set(t, mesh{servers: []string{full.address, idle.address}, policy: readEnvoy(t, "workers.yaml").policy(t)})
 	untilWeighed(t, p.dial(t), "idle")
 }

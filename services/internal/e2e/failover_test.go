@@ -13,7 +13,8 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// story is the i-th of requests that turn several knobs, so long that they are under way when something happens to them.
+// story returns request i: several options are set, and it is long enough to be running when a
+// fault comes.
 func story(model string, tokens int32, i int) *pb.GenerateRequest {
 	in := ask(model, tokens)
 	in.Sampling = &pb.Sampling{Seed: ptr(uint64(100 + i))}
@@ -21,7 +22,7 @@ func story(model string, tokens int32, i int) *pb.GenerateRequest {
 	switch i % 4 {
 	case 1:
 		in.Sampling.MinP, in.Sampling.RepetitionPenalty = ptr(float32(0.05)), ptr(float32(1.1))
-		in.Stopping.Stop = []string{"never to be seen"} // which holds text back
+		in.Stopping.Stop = []string{"never to be seen"} // holds text back
 	case 2:
 		in.Sampling.TopP, in.Sampling.FrequencyPenalty = ptr(float32(0.9)), ptr(float32(0.3))
 		in.Response.OutputCandidates = ptr(int32(3))
@@ -32,7 +33,7 @@ func story(model string, tokens int32, i int) *pb.GenerateRequest {
 	return in
 }
 
-// undisturbed is what servers' streams must be equal to: the requests on a worker that nothing happens to.
+// undisturbed returns the streams of the requests on a worker without faults.
 func undisturbed(t *testing.T, on *server, requests []*pb.GenerateRequest) []outcome {
 	t.Helper()
 	out := make([]outcome, len(requests))
@@ -48,7 +49,7 @@ func undisturbed(t *testing.T, on *server, requests []*pb.GenerateRequest) []out
 	return out
 }
 
-// requireSame compares what a stream gave, bit by bit.
+// requireSame compares two streams bit by bit.
 func requireSame(t *testing.T, want, got outcome, what string) {
 	t.Helper()
 	require.NoError(t, got.err, what)
@@ -61,7 +62,7 @@ func requireSame(t *testing.T, want, got outcome, what string) {
 
 var resumesField = regexp.MustCompile(`finished call.* resumes=(\d+)`)
 
-// resumes is how often a scheduler's finished streams went on elsewhere behind a token.
+// resumes returns how often finished streams of a scheduler were resumed after a token.
 func (s *server) resumes() (sum int) {
 	for _, found := range resumesField.FindAllStringSubmatch(s.log.String(), -1) {
 		n, _ := strconv.Atoi(found[1]) // digits
@@ -70,8 +71,8 @@ func (s *server) resumes() (sum int) {
 	return sum
 }
 
-// What happens to a worker under its streams, on an engine that computes and on one with steps of a known length: the streams go
-// on elsewhere, and nobody can tell.
+// Faults of a worker, on the CPU engine and on one with steps of a fixed length: the streams
+// continue on another worker without a difference.
 func TestStreamsOutliveTheirWorkerBitByBit(t *testing.T) {
 	engines := map[string]struct {
 		model  string
@@ -112,9 +113,9 @@ func TestStreamsOutliveTheirWorkerBitByBit(t *testing.T) {
 	}
 }
 
-func TestADrainUnderLoadIsSeenByNobody(t *testing.T) {
+func TestDrainUnderLoadFailsNoCall(t *testing.T) {
 	t.Parallel()
-	places := append([]string{"--max-sequences", "64"}, paced...) // for all streams on one
+	places := append([]string{"--max-sequences", "64"}, paced...) // slots for all streams on one worker
 	w1, w2 := startWorker(t, "w1", places...), startWorker(t, "w2", places...)
 	a, b := startScheduler(t, []*server{w1, w2}), startScheduler(t, []*server{w1, w2})
 	for _, s := range []*server{a, b} {
@@ -122,12 +123,12 @@ func TestADrainUnderLoadIsSeenByNobody(t *testing.T) {
 	}
 	const tokens = 1000
 	want := undisturbed(t, w1, []*pb.GenerateRequest{story(long, tokens, 0), held(story(long, tokens, 0))})
-	var calls, heldOn1 []*call // of the latter, one through each scheduler is under way when the worker drains
+	var calls, heldOn1 []*call // heldOn1: one call through each scheduler runs when the worker drains
 	for _, s := range []*server{a, b} {
 		calls = append(calls, beginAll(t, s, 6, func() *pb.GenerateRequest { return story(long, tokens, 0) })...)
 		heldOn1 = append(heldOn1, beginOn(t, s, "w1", held(story(long, tokens, 0))))
 	}
-	asked := time.Now()
+	began := time.Now()
 	_, err := a.fleet.DrainWorker(within(t), &pb.DrainWorkerRequest{WorkerId: "w1"})
 	require.NoError(t, err)
 	for range 20 {
@@ -136,14 +137,14 @@ func TestADrainUnderLoadIsSeenByNobody(t *testing.T) {
 		}
 	}
 	w1.untilIdle(t)
-	t.Logf("idle %v after the drain was asked for", time.Since(asked))
+	t.Logf("idle %v after the drain was requested", time.Since(began))
 	for i, c := range calls {
 		requireSame(t, want[0], c.end(), fmt.Sprint("stream ", i))
 	}
 	for i, c := range heldOn1 {
 		requireSame(t, want[1], c.end(), fmt.Sprint("held stream ", i))
 	}
-	require.Eventually(t, func() bool { return a.resumes() > 0 && b.resumes() > 0 }, hang, 10*time.Millisecond, "nobody was handed over")
+	require.Eventually(t, func() bool { return a.resumes() > 0 && b.resumes() > 0 }, hang, 10*time.Millisecond, "no stream was handed over")
 	for _, s := range []*server{a, b} {
 		s.untilServed(t, long, 1)
 	}

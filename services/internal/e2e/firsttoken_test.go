@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// documented is the first block of commands under a heading of a page, without those that build the programs.
+// documented returns the first block of commands under a heading, without those that build the
+// programs.
 func documented(t *testing.T, page, heading string) (commands []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", page))
@@ -30,7 +31,8 @@ func documented(t *testing.T, page, heading string) (commands []string) {
 	return commands[2:]
 }
 
-// The commands of docs/security.md are run as they stand, but on sockets of the test's own: others on this machine may have the ports.
+// The commands of docs/security.md run as written, except that sockets replace the ports, which may
+// be in use on this machine.
 func TestTheDocumentedCommandsLeadToAToken(t *testing.T) {
 	dir, bin := t.TempDir(), t.TempDir()
 	for name, path := range map[string]string{"millrace": clientBinary, "millrace-worker": workerBinary, "millrace-scheduler": schedulerBinary} {
@@ -44,7 +46,7 @@ func TestTheDocumentedCommandsLeadToAToken(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a hang guard
 	defer cancel()
-	end := "\ntrap '' TERM\nkill 0\nwait\n" // worker and scheduler, which are in the shell's group
+	end := "\ntrap '' TERM\nkill 0\nwait\n" // worker and scheduler are in the shell's process group
 	sh := exec.CommandContext(ctx, "/bin/sh", "-e", "-c", script+end)
 	sh.Dir, sh.Env = dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "MILLRACE_TARGET="+scheduler)
 	sh.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -16,7 +16,8 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// mixed runs n requests, sixteen at a time: two in five are good, one is cancelled in mid-stream, two are refused.
+// mixed runs n requests, sixteen at a time: of five two succeed, one is cancelled in its stream,
+// two are refused.
 func mixed(t *testing.T, on *server, model string, n int) {
 	t.Helper()
 	var next atomic.Int64
@@ -53,7 +54,7 @@ func oneOfMixed(ctx context.Context, on *server, model string, i int64) error {
 			return err
 		}
 		cancel()
-		// The end may have been on its way already.
+		// The end may have been in flight already.
 		if o := c.end(); o.err != nil && status.Code(o.err) != codes.Canceled {
 			return o.err
 		}
@@ -84,7 +85,7 @@ func TestTwoThousandRequestsLeaveNothingBehind(t *testing.T) {
 			w := startWorker(t, "w1", d.flags...)
 			s := startScheduler(t, []*server{w})
 			s.untilServed(t, d.model, 1)
-			mixed(t, s, d.model, 4000) // which fill the room that the scheduler's heap has between two collections
+			mixed(t, s, d.model, 4000) // enough to fill the scheduler's heap between two collections
 			w.untilIdle(t)
 			type footprint struct {
 				bytes int64
@@ -106,7 +107,7 @@ func TestTwoThousandRequestsLeaveNothingBehind(t *testing.T) {
 					program, mib(before[program].bytes), mib(grown), before[program].files, after.files)
 				require.Less(t, grown, slack(), "the %s keeps memory", program)
 			}
-			for program, p := range map[string]*server{"worker": w, "scheduler": s} { // some are open for a moment
+			for program, p := range map[string]*server{"worker": w, "scheduler": s} { // some close with a delay
 				require.Eventually(t, func() bool { return p.descriptors(t) <= before[program].files+2 }, hang, 10*time.Millisecond,
 					"the %s keeps descriptors", program)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// loading is what a LoadModel call told.
+// loading is the events of a LoadModel call.
 type loading struct {
 	results  map[string]*pb.LoadResult // by worker
 	progress map[string]int            // events by worker
@@ -47,7 +47,7 @@ func load(t *testing.T, on *server, in *pb.LoadModelRequest) loading {
 	}
 }
 
-// workers are the ids of the workers that loaded.
+// workers returns the ids of the workers that loaded.
 func (l loading) workers() []string {
 	ids := []string{}
 	for id := range l.results {
@@ -57,7 +57,7 @@ func (l loading) workers() []string {
 	return ids
 }
 
-// quick is a simulated device without waits.
+// quick is a simulated device whose steps take no time.
 var quick = []string{"--device", "sim:step=0s,prefill=0s,decode=0s"}
 
 func TestTwoSchedulersLoadUseAndUnloadOneFleet(t *testing.T) {
@@ -72,7 +72,7 @@ func TestTwoSchedulersLoadUseAndUnloadOneFleet(t *testing.T) {
 	one := load(t, a, &pb.LoadModelRequest{Model: stories})
 	require.NoError(t, one.err)
 	require.Len(t, one.results, 1)
-	require.Equal(t, one.workers()[0], good(t, a, stories).started.GetWorkerId(), "told to be loaded, it serves")
+	require.Equal(t, one.workers()[0], good(t, a, stories).started.GetWorkerId(), "the worker that loaded the model serves it")
 	b.untilServed(t, stories, 1)
 	require.Equal(t, one.workers()[0], good(t, b, stories).started.GetWorkerId())
 	same := load(t, b, &pb.LoadModelRequest{Model: stories})
@@ -149,7 +149,7 @@ func TestWorkersLeaveAndJoinUnderTwoSchedulers(t *testing.T) {
 	}
 	for _, c := range calls {
 		for had := len(c.ids); len(c.ids) < had+10; {
-			require.NoError(t, c.read(), "whoever left, a stream goes on")
+			require.NoError(t, c.read(), "the stream continues")
 		}
 		c.leave()
 	}

@@ -27,8 +27,9 @@ func TestAProxyPassesTokensOn(t *testing.T) {
 	k.requireNoToken(t, p.log.String())
 }
 
-// A proxy that ends TLS stands for its callers: a server sees the proxy's certificate, and the proxy the callers'.
-func TestASchedulerSeesTheCertificateOfAProxyThatEndsTLS(t *testing.T) {
+// A proxy that terminates TLS represents its callers: a server sees the proxy's certificate, and
+// the proxy those of the callers.
+func TestSchedulerSeesTheProxysCertificate(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	g.files["proxy"] = certstest.Save(t, g.ca.Issue(t, "dns:proxy", "ip:127.0.0.1"))
@@ -36,7 +37,7 @@ func TestASchedulerSeesTheCertificateOfAProxyThatEndsTLS(t *testing.T) {
 	s := serveTo(t, g.as(t, "proxy"), schedulerBinary, slices.Concat(g.serving("scheduler"), patient,
 		[]string{"--workers", w.address, "--tls-client-san", "dns:proxy"})...)
 	s.untilServed(t, long, 1)
-	require.Error(t, generate(within(t), pb.NewInferenceServiceClient(dial(t, s.address, g.client)), ask(long, 3)).err, "a caller by itself is nobody")
+	require.Error(t, generate(within(t), pb.NewInferenceServiceClient(dial(t, s.address, g.client)), ask(long, 3)).err, "the server accepts only the proxy's certificate")
 
 	front := &server{address: freeAddress(t)}
 	startProxy(t, []*server{s}, fmt.Sprintf("listen %s ssl http2", front.address), "ssl_certificate "+g.files["proxy"].Cert,
@@ -56,7 +57,7 @@ func TestASchedulerSeesTheCertificateOfAProxyThatEndsTLS(t *testing.T) {
 	good(t, front, long)
 	front.creds = nil
 	front.connect(t)
-	require.Error(t, generate(within(t), front.infer, ask(long, 3)).err, "who shows the proxy no certificate gets no answer")
+	require.Error(t, generate(within(t), front.infer, ask(long, 3)).err, "the proxy requires a certificate")
 }
 
 func TestAProxyPassesOnTheLoadReportsOfAScheduler(t *testing.T) {
@@ -74,9 +75,9 @@ func TestAProxyPassesOnTheLoadReportsOfAScheduler(t *testing.T) {
 	require.NoError(t, proto.Unmarshal([]byte(raw[0]), &orcapb.OrcaLoadReport{}))
 }
 
-// A prompt of many steps of a second is silent for longer than the proxy allows, which is eight of them. Progress is told as it is
-// computed, so that twelve steps later the call still stands.
-func TestProgressKeepsPromptsAliveBehindAProxyThatAllowsLittleSilence(t *testing.T) {
+// A prompt of many steps of a second is silent for longer than the proxy allows, which is eight
+// seconds. Progress events end the silence, so that the call is still open after twelve steps.
+func TestProxyKeepsPromptsWithProgress(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", "--device", "sim:step=1s,prefill=0s,decode=0s", "--load", long)
 	p := startProxy(t, []*server{w}, "grpc_read_timeout 8s", "grpc_next_upstream off")

@@ -24,8 +24,8 @@ func golden[T any](t *testing.T, name string) map[string]T {
 	return out
 }
 
-// The continuations are those that the engine's own tests hold the library to.
-func TestTheGreedyContinuationIsTheSameThroughLibraryWorkerAndScheduler(t *testing.T) {
+// The engine's own tests compare the library with the same continuations.
+func TestGreedyContinuationMatchesTheLibrary(t *testing.T) {
 	t.Parallel()
 	texts := golden[struct {
 		TokenIDs []uint32 `json:"token_ids"`
@@ -62,7 +62,7 @@ func TestTheGreedyContinuationIsTheSameThroughLibraryWorkerAndScheduler(t *testi
 	}
 }
 
-func TestTextAndTokensAreTheSameThroughWorkerAndScheduler(t *testing.T) {
+func TestTokenizeMatchesThroughScheduler(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", "--device", "cpu", "--load", stories)
 	s := startScheduler(t, []*server{w})
@@ -83,7 +83,8 @@ func TestTextAndTokensAreTheSameThroughWorkerAndScheduler(t *testing.T) {
 	require.NotEmpty(t, ids[0])
 }
 
-func TestTheSameSeedGivesTheSameContinuationsAloneBesideOthersAndThroughAScheduler(t *testing.T) {
+func TestSeedDeterminesContinuations(t *testing.T) {
+	// The continuations are the same alone, in a batch, and through a scheduler.
 	t.Parallel()
 	w := startWorker(t, "w1", "--device", "cpu", "--load", stories)
 	s := startScheduler(t, []*server{w})
@@ -134,4 +135,22 @@ func TestTheSameSeedGivesTheSameContinuationsAloneBesideOthersAndThroughASchedul
 	for i := range uint32(4) {
 		require.Len(t, ids[i], tokens)
 	}
+}
+
+// The shipped model has a chat template, and its story contains the words of the request.
+func TestShippedModelFollowsInstructions(t *testing.T) {
+	t.Parallel()
+	const model = "stories"
+	w := startWorkerOf(t, filepath.Join(root, "models"), "w1", "--device", "cpu", "--load", model)
+	in := ask(model, 300)
+	in.Stopping.IgnoreEos = nil
+	in.Input = &pb.GenerateRequest_Chat{Chat: &pb.Chat{Messages: []*pb.ChatMessage{
+		{Role: "user", Content: "Tell me a story about a dog and a red ball."},
+	}}}
+	out := generate(within(t), w.infer, in)
+	require.NoError(t, out.err)
+	for _, thing := range []string{"dog", "red ball"} {
+		require.Contains(t, out.text, thing)
+	}
+	require.Equal(t, pb.FinishReason_FINISH_REASON_STOP, out.finished.GetReason(), "the story has an end: %s", out.text)
 }

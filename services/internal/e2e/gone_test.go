@@ -40,7 +40,7 @@ func TestAClientThatDisappearsFreesItsSequences(t *testing.T) {
 		w.untilLoad(t, "all run", func(load *pb.LoadStatus) bool { return load.GetRunning() == 10 })
 		mu.Lock()
 		require.Len(t, sockets, 1)
-		// Reset, not closed: as if its process had been killed with data unread.
+		// Reset instead of closed, as if its process had been killed with data unread.
 		require.NoError(t, sockets[0].(*net.TCPConn).SetLinger(0))
 		require.NoError(t, sockets[0].Close())
 		mu.Unlock()
@@ -57,8 +57,8 @@ func TestAnExpiredRequestComesBackWithItsUsage(t *testing.T) {
 	s := startScheduler(t, []*server{w})
 	s.untilServed(t, long, 1)
 	for name, on := range map[string]*server{"direct": w, "through the scheduler": s} {
-		// The server ends a call 50 ms before its deadline; on a machine without time for it the client's own clock is
-		// first, says the same and knows no usage. Then the next try may tell.
+		// The server ends a call 50 ms before its deadline. On a busy machine the client's own
+		// clock may be first; it returns the same code without usage, so the test tries again.
 		var trailer []string
 		for try := 0; try < 20 && len(trailer) == 0; try++ {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -71,7 +71,7 @@ func TestAnExpiredRequestComesBackWithItsUsage(t *testing.T) {
 					usage := &pb.Usage{}
 					require.NoError(t, proto.Unmarshal([]byte(trailer[0]), usage))
 					require.Equal(t, o.started.GetPromptTokens(), usage.GetPromptTokens())
-					require.EqualValues(t, len(o.ids), usage.GetCompletionTokens(), "%s: what was delivered is what is counted", name)
+					require.EqualValues(t, len(o.ids), usage.GetCompletionTokens(), "%s: the delivered tokens are counted", name)
 				}
 			}
 			require.Equal(t, codes.DeadlineExceeded, faultOf(err).code, "%s: %v", name, err)

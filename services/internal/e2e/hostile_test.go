@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// hostileModels is a models folder with the shipped model and with what is none.
+// hostileModels returns a models folder with the shipped model and with files that are not models.
 func hostileModels(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ func raw(ctx context.Context, on *server, data []byte) error {
 	return stream.RecvMsg(&answer)
 }
 
-// rawAsk is the bytes of a good request, to be spoiled.
+// rawAsk returns the bytes of a good request, for tests to corrupt.
 func rawAsk(t *testing.T) []byte {
 	t.Helper()
 	data, err := proto.Marshal(ask(stories, 3))
@@ -66,7 +66,7 @@ func rawAsk(t *testing.T) []byte {
 	return data
 }
 
-// sent sends a request with one thing changed.
+// sent sends a request after a change.
 func sent(change func(*pb.GenerateRequest)) func(context.Context, *testing.T, *server) error {
 	return func(ctx context.Context, _ *testing.T, on *server) error {
 		in := ask(stories, 3)
@@ -75,7 +75,7 @@ func sent(change func(*pb.GenerateRequest)) func(context.Context, *testing.T, *s
 	}
 }
 
-// loaded asks for a model to be loaded.
+// loaded requests a model to be loaded.
 func loaded(in *pb.LoadModelRequest) func(context.Context, *testing.T, *server) error {
 	return func(_ context.Context, t *testing.T, on *server) error {
 		t.Helper()
@@ -88,13 +88,13 @@ func byScheduler(code codes.Code, reason string) fault {
 	return fault{code, rpc.SchedulerDomain, reason}
 }
 
-// hostile are requests that cannot be served: what each is answered by a worker, and through a scheduler, which lets
-// the worker speak where it does not know better.
+// hostile lists requests that cannot be served, with the answers of a worker and of a scheduler,
+// which forwards the worker's answer unless it refuses the request itself.
 var hostile = map[string]struct {
 	send    func(context.Context, *testing.T, *server) error
 	direct  fault
 	relayed fault
-	field   string // in the violations, if there are some
+	field   string // in the violations, if there are any
 }{
 	"an unknown model": {
 		send:    sent(func(in *pb.GenerateRequest) { in.Model = "nobody-has-it" }),
@@ -181,12 +181,12 @@ var hostile = map[string]struct {
 		direct:  byWorker(codes.InvalidArgument, "MALFORMED_MESSAGE"),
 		relayed: byScheduler(codes.InvalidArgument, "MALFORMED_MESSAGE"),
 	},
-	"a field that is not built yet": {
+	"a constraint that is malformed": {
 		send: sent(func(in *pb.GenerateRequest) {
-			in.Guided = &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "a+"}}
+			in.Guided, in.Stopping.IgnoreEos = &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "(a+"}}, nil
 		}),
-		direct:  byWorker(codes.Unimplemented, "NOT_BUILT"),
-		relayed: byWorker(codes.Unimplemented, "NOT_BUILT"),
+		direct:  byWorker(codes.InvalidArgument, "INVALID_GRAMMAR"),
+		relayed: byWorker(codes.InvalidArgument, "INVALID_GRAMMAR"),
 	},
 	"a truncated model": {
 		send:    loaded(&pb.LoadModelRequest{Model: "truncated"}),
@@ -227,7 +227,8 @@ var hostile = map[string]struct {
 	},
 }
 
-func TestWhatCannotBeServedIsRefusedPreciselyAndServingGoesOn(t *testing.T) {
+func TestHostileRequestsAreRefused(t *testing.T) {
+	// Each gets its precise error, and the servers continue to serve.
 	t.Parallel()
 	models := hostileModels(t)
 	w := startWorkerOf(t, models, "w1", "--device", "cpu", "--load", stories)
@@ -253,7 +254,7 @@ func TestWhatCannotBeServedIsRefusedPreciselyAndServingGoesOn(t *testing.T) {
 	}
 	for _, on := range []*server{w, s} {
 		var list *pb.ListModelsResponse
-		require.Eventually(t, func() bool { // a scheduler has it from its worker's reports
+		require.Eventually(t, func() bool { // a scheduler learns it from its worker's reports
 			var err error
 			list, err = on.models.ListModels(within(t), &pb.ListModelsRequest{})
 			problems := 0
@@ -276,7 +277,7 @@ func TestAWorkerThatIsNotThereIsUnavailable(t *testing.T) {
 	for range 2 {
 		err := generate(within(t), s.infer, ask(stories, 3)).err
 		require.Equal(t, noWorker, faultOf(err), "%v", err)
-		require.Positive(t, rpc.RetryAfter(err), "callers are told when to come back")
+		require.Positive(t, rpc.RetryAfter(err), "the error says when to retry")
 		require.Equal(t, "0", rpc.Info(err).GetMetadata()["connected"])
 	}
 	require.Equal(t, noWorker, faultOf(load(t, s, &pb.LoadModelRequest{Model: stories}).err))

@@ -12,14 +12,15 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// noticed is how soon the streams of a lost worker must have ended, on a machine that may have no time for its processes: what else
-// would tell, a connection's own pings or the silence that a patient scheduler waits for, takes 30 s or more.
+// noticed is the limit for the streams of a lost worker to end on a busy machine. Without a broken
+// connection they would end by pings or by the silence limit of a patient scheduler, which take 30
+// s or more.
 const noticed = 20 * time.Second
 
-// impatient is a scheduler whose streams hardly wait for another worker.
+// impatient is a scheduler whose streams wait only briefly for another worker.
 var impatient = []string{"--failover-wait", "100ms"}
 
-// requireLost reads calls to their ends, which must say that their worker was lost, and returns when the last did.
+// requireLost reads calls to their ends, which must report a lost worker.
 func requireLost(t *testing.T, calls []*call) time.Time {
 	t.Helper()
 	for _, c := range calls {
@@ -31,7 +32,8 @@ func requireLost(t *testing.T, calls []*call) time.Time {
 	return time.Now()
 }
 
-func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenItIsBack(t *testing.T) {
+func TestKilledLoneWorkerServesAgain(t *testing.T) {
+	// Its streams end with an error, and the next request is served after its restart.
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	s := startScheduler(t, []*server{w}, impatient...)
@@ -44,7 +46,7 @@ func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenItIsBack(t *tes
 	require.Less(t, took, noticed)
 	s.until(t, "the worker is gone", func(fleet []*pb.FleetWorker) bool { return connected(fleet) == 0 })
 	require.Equal(t, noWorker, faultOf(generate(within(t), s.infer, ask(long, 3)).err))
-	require.True(t, s.serving(t), "a scheduler without workers serves: it says what is missing")
+	require.True(t, s.serving(t), "a scheduler without workers serves, to return errors")
 
 	back := w.again(t)
 	ready := time.Now()
@@ -64,9 +66,11 @@ func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenItIsBack(t *tes
 	back.untilIdle(t)
 }
 
-func TestWhenOneOfTwoWorkersIsKilledItsStreamsAndRequestsGoToTheOtherAtOnce(t *testing.T) {
+func TestKilledWorkerFailsOverAtOnce(t *testing.T) {
+	// When one of two workers is killed, its streams and later requests go to the other one.
 	t.Parallel()
-	// Of steps so long that no stream has filled its client's window when the last one begins: one that stands still counts for less.
+	// Long steps, so that no stream has filled its client's window when the last one begins: a
+	// paused stream uses fewer resources.
 	steps := []string{"--device", "sim:step=10ms,prefill=0s,decode=0s", "--load", long}
 	dies, lives := startWorker(t, "dies", steps...), startWorker(t, "lives", steps...)
 	s := startScheduler(t, []*server{dies, lives})
@@ -86,7 +90,7 @@ func TestWhenOneOfTwoWorkersIsKilledItsStreamsAndRequestsGoToTheOtherAtOnce(t *t
 	t.Logf("20 requests served %v after kill -9", time.Since(killed))
 	for _, c := range calls {
 		for had := len(c.ids); len(c.ids) < had+200; {
-			require.NoError(t, c.read(), "every stream goes on, whoever began it")
+			require.NoError(t, c.read(), "every stream continues")
 		}
 		n := min(len(c.ids), len(calls[0].ids))
 		require.Equal(t, calls[0].ids[:n], c.ids[:n], "equal requests have equal tokens, broken or not")
@@ -98,7 +102,8 @@ func TestWhenOneOfTwoWorkersIsKilledItsStreamsAndRequestsGoToTheOtherAtOnce(t *t
 func TestAFrozenWorkerIsNoticedAndComesBack(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
-	// Longer than a busy machine stops the worker: no other one is there for what comes before the test freezes it.
+	// Longer than a busy machine stops the worker: before the test freezes it there is no other
+	// worker.
 	s := startScheduler(t, []*server{w}, slices.Concat(impatient, []string{"--stale", "8s"})...)
 	s.untilServed(t, long, 1)
 	calls := beginAll(t, s, 8, endless)

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// loads is how many loads workers have ended well, by their logs, which may come behind an answer.
+// loads counts the successful loads in the logs of workers, which may be later than an answer.
 func loads(workers ...*server) (n int) {
 	for _, w := range workers {
 		n += strings.Count(w.log.String(), ": model loaded: ")
@@ -26,7 +26,7 @@ func loads(workers ...*server) (n int) {
 	return n
 }
 
-// unloads is how often workers have unloaded a model by themselves.
+// unloads counts how often workers have unloaded a model by themselves.
 func unloads(workers ...*server) (n int) {
 	for _, w := range workers {
 		n += strings.Count(w.log.String(), ": model unloaded: ")
@@ -34,14 +34,14 @@ func unloads(workers ...*server) (n int) {
 	return n
 }
 
-// requireLoads requires that workers have ended exactly so many loads well.
+// requireLoads requires exactly n successful loads.
 func requireLoads(t *testing.T, n int, workers ...*server) {
 	t.Helper()
 	require.Eventually(t, func() bool { return loads(workers...) >= n }, hang, 10*time.Millisecond, "%d loads", n)
 	require.Equal(t, n, loads(workers...))
 }
 
-// reference is what a request for so many tokens of stories gives.
+// reference returns the answer to a request for n tokens of stories.
 func reference(t *testing.T, tokens int32) outcome {
 	t.Helper()
 	w := startWorker(t, "reference", append([]string{"--load", stories}, quick...)...)
@@ -50,7 +50,8 @@ func reference(t *testing.T, tokens int32) outcome {
 	return out
 }
 
-func TestAHundredClientsWantAModelOnDiskAndOneLoadHappens(t *testing.T) {
+func TestOnDemandLoadIsSingleFlight(t *testing.T) {
+	// A hundred clients request a model that is not loaded, and one load happens.
 	t.Parallel()
 	want := reference(t, 8)
 	for _, schedulers := range []int{1, 2} {
@@ -74,7 +75,7 @@ func TestAHundredClientsWantAModelOnDiskAndOneLoadHappens(t *testing.T) {
 				})
 			}
 			require.NoError(t, all.Wait())
-			for _, s := range through { // which hears of every load
+			for _, s := range through { // each hears of every load
 				s.untilServed(t, stories, 1)
 			}
 			requireLoads(t, 1, workers...)
@@ -82,7 +83,8 @@ func TestAHundredClientsWantAModelOnDiskAndOneLoadHappens(t *testing.T) {
 	}
 }
 
-func TestModelsThatComeAndGoAreServedAsIfTheyWereAlwaysThere(t *testing.T) {
+func TestModelsLoadOnDemand(t *testing.T) {
+	// The answers equal those of models that are always loaded.
 	t.Parallel()
 	const rounds, idle = 6, time.Second
 	flags := append([]string{"--idle-unload", idle.String()}, quick...)
@@ -105,7 +107,7 @@ func TestModelsThatComeAndGoAreServedAsIfTheyWereAlwaysThere(t *testing.T) {
 				if out.text != text {
 					return fmt.Errorf("%s, round %d: got %q, wanted %q", model, round, out.text, text)
 				}
-				// The next request is on its way when the model goes, or a moment before or after.
+				// The next request arrives when the model is unloaded, or just before or after.
 				time.Sleep(idle + time.Duration(rng.IntN(40)-20)*time.Millisecond)
 			}
 			return nil
@@ -128,7 +130,7 @@ func TestTwoModelsThatDoNotFitTogetherTakeTurns(t *testing.T) {
 	s := startScheduler(t, []*server{w}, "--load-on-demand")
 	begin := time.Now()
 	refused, turns := 0, 0
-	for ; turns < 4 || refused == 0; turns++ { // who asks late finds the other one idle for long enough
+	for ; turns < 4 || refused == 0; turns++ { // a late request finds the other model idle for long enough
 		i := turns
 		name := []string{stories, storiesF16}[i%2]
 		for {
@@ -148,7 +150,7 @@ func TestTwoModelsThatDoNotFitTogetherTakeTurns(t *testing.T) {
 	took := time.Since(begin)
 	requireLoads(t, turns, w)
 	require.Equal(t, turns-1, unloads(w))
-	require.GreaterOrEqual(t, took, time.Duration(turns-1)*stay, "each stays for as long as it was told to")
+	require.GreaterOrEqual(t, took, time.Duration(turns-1)*stay, "each stays loaded for its idle time")
 }
 
 func TestPinnedModelsStayAndOthersGo(t *testing.T) {
@@ -198,5 +200,5 @@ func TestALoadOnDemandSurvivesTheLossOfItsWorker(t *testing.T) {
 	}
 	wait.Wait()
 	s.untilServed(t, stories, 1)
-	requireLoads(t, 2, workers...) // another worker has it, and one of them only
+	requireLoads(t, 2, workers...) // exactly one other worker has it
 }

@@ -18,8 +18,9 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// told is all that a stream tells, whatever frames it came in, without timings and without the names of request and worker.
-type told struct {
+// content is the content of a stream without its framing, timings and the names of request and
+// worker.
+type content struct {
 	Started  string
 	Progress bool
 	Prompt   *pb.PromptTokens
@@ -28,12 +29,12 @@ type told struct {
 }
 
 // listen reads a call to its end.
-func listen(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRequest) (*told, error) {
+func listen(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRequest) (*content, error) {
 	stream, err := on.Generate(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	all := &told{Prompt: &pb.PromptTokens{}, Outputs: map[uint32]*pb.Tokens{}, Finished: map[uint32]string{}}
+	all := &content{Prompt: &pb.PromptTokens{}, Outputs: map[uint32]*pb.Tokens{}, Finished: map[uint32]string{}}
 	progress := uint32(0)
 	for {
 		event, err := stream.Recv()
@@ -52,12 +53,12 @@ func listen(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRe
 			all.Started = text(e.Started)
 		case *pb.GenerateResponse_Progress:
 			if e.Progress.GetPrefilledTokens() < progress {
-				return all, fmt.Errorf("progress %v behind %d", e.Progress, progress)
+				return all, fmt.Errorf("progress %v after %d", e.Progress, progress)
 			}
 			progress, all.Progress = e.Progress.GetPrefilledTokens(), true
 		case *pb.GenerateResponse_Prompt:
 			if had := max(len(all.Prompt.GetTokenIds()), len(all.Prompt.GetDetails())); int(e.Prompt.GetTokenIndex()) != had {
-				return all, fmt.Errorf("prompt tokens from %d behind %d", e.Prompt.GetTokenIndex(), had)
+				return all, fmt.Errorf("prompt tokens from %d after %d", e.Prompt.GetTokenIndex(), had)
 			}
 			all.Prompt.TokenIds = append(all.Prompt.TokenIds, e.Prompt.GetTokenIds()...)
 			all.Prompt.Details = append(all.Prompt.Details, e.Prompt.GetDetails()...)
@@ -68,38 +69,38 @@ func listen(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRe
 				all.Outputs[e.Tokens.GetOutputIndex()] = o
 			}
 			if int(e.Tokens.GetTokenIndex()) != int(o.GetTokenIndex())+len(o.GetTokenIds()) {
-				return all, fmt.Errorf("tokens from %d behind %d", e.Tokens.GetTokenIndex(), len(o.GetTokenIds()))
+				return all, fmt.Errorf("tokens from %d after %d", e.Tokens.GetTokenIndex(), len(o.GetTokenIds()))
 			}
 			o.TokenIds = append(o.TokenIds, e.Tokens.GetTokenIds()...)
 			o.Text += e.Tokens.GetText()
 			o.Details = append(o.Details, e.Tokens.GetDetails()...)
 		case *pb.GenerateResponse_Finished:
 			e.Finished.Timings = nil
-			all.Finished[e.Finished.GetOutputIndex()] += text(e.Finished) // twice would differ
+			all.Finished[e.Finished.GetOutputIndex()] += text(e.Finished) // a second end would differ
 		}
 	}
 }
 
-// text is a message in words that compare.
+// text returns a message as comparable text.
 func text(m proto.Message) string {
-	raw, _ := prototext.MarshalOptions{Multiline: true}.Marshal(m) // what was decoded encodes
+	raw, _ := prototext.MarshalOptions{Multiline: true}.Marshal(m) // a decoded message can be encoded
 	return string(raw)
 }
 
-// tokens is how many the stream has.
-func (a *told) tokens() (n int) {
+// tokens returns the number of tokens of the stream.
+func (a *content) tokens() (n int) {
 	for _, o := range a.Outputs {
 		n += len(o.GetTokenIds())
 	}
 	return n
 }
 
-// differs says where two streams differ; empty: nowhere.
-func (a *told) differs(b *told) string {
+// differs describes the first difference of two streams, or returns "".
+func (a *content) differs(b *content) string {
 	switch {
 	case a.Started != b.Started:
 		return fmt.Sprintf("started %s and not %s", b.Started, a.Started)
-	case len(a.Outputs) == 1 && a.Progress != b.Progress: // of several, each may tell it, before or behind another's tokens
+	case len(a.Outputs) == 1 && a.Progress != b.Progress: // of several continuations each may report it, before or after another's tokens
 		return "progress"
 	case !proto.Equal(a.Prompt, b.Prompt):
 		return fmt.Sprintf("prompt %v and not %v", b.Prompt, a.Prompt)
@@ -121,9 +122,10 @@ func (a *told) differs(b *told) string {
 	return ""
 }
 
-// knobs are requests that together use every knob of sampling, stopping and response. firstText is of the plain one.
+// knobs returns requests that together use every option of sampling, stopping and response.
+// firstText is the text of the plain one.
 func knobs(firstText string) map[string]func(*pb.GenerateRequest) {
-	bytesOf := func(text string) (ids []uint32) { // by tokens of one byte: characters are split over several
+	bytesOf := func(text string) (ids []uint32) { // tokens of one byte, so that characters are split
 		for _, b := range []byte(text) {
 			ids = append(ids, 3+uint32(b))
 		}
@@ -182,7 +184,8 @@ func knobs(firstText string) map[string]func(*pb.GenerateRequest) {
 	}
 }
 
-// base is the request that knobs change. It leaves the prefix cache alone, so that what was cached before tells nothing.
+// base is the request that knobs change. It bypasses the prefix cache, so that cached tokens do not
+// differ.
 func base() *pb.GenerateRequest {
 	return &pb.GenerateRequest{
 		Model: stories, Input: &pb.GenerateRequest_Prompt{Prompt: "Once upon a time there was"},
@@ -191,7 +194,8 @@ func base() *pb.GenerateRequest {
 	}
 }
 
-func TestAStreamOutlivesItsWorkerWhereverThatIsLost(t *testing.T) {
+func TestStreamOutlivesItsWorker(t *testing.T) {
+	// The worker is lost at every place of the stream.
 	t.Parallel()
 	for engine, device := range map[string]string{"cpu": "cpu", "sim": "sim:step=300us,prefill=0s,decode=0s"} {
 		t.Run(engine, func(t *testing.T) {
@@ -211,7 +215,7 @@ func TestAStreamOutlivesItsWorkerWhereverThatIsLost(t *testing.T) {
 				require.NoError(t, err, name)
 				group, ctx := errgroup.WithContext(within(t))
 				group.SetLimit(8)
-				once := func(id string, in *pb.GenerateRequest, want *told, atLeast int) {
+				once := func(id string, in *pb.GenerateRequest, want *content, atLeast int) {
 					in = proto.CloneOf(in)
 					in.RequestId = &id
 					streams++
@@ -223,7 +227,7 @@ func TestAStreamOutlivesItsWorkerWhereverThatIsLost(t *testing.T) {
 						case cuts.of(id) < atLeast:
 							return fmt.Errorf("%s was broken off %d times", id, cuts.of(id))
 						}
-						if in.Sampling.Seed == nil { // each has its own, and with top_k of 1 no use for it
+						if in.Sampling.Seed == nil { // a seed is drawn, and top_k 1 makes it irrelevant
 							got.Started = want.Started
 						}
 						if d := want.differs(got); d != "" {
@@ -236,7 +240,7 @@ func TestAStreamOutlivesItsWorkerWhereverThatIsLost(t *testing.T) {
 					once(fmt.Sprintf("cut-%d-%s", k, label), in, want, 1)
 				}
 				once("each-"+label, in, want, 1)
-				if in.Sampling.Seed != nil && want.tokens() > 4 { // what its client itself resumes, twice
+				if in.Sampling.Seed != nil && want.tokens() > 4 { // the client resumes by itself, twice
 					resumed := proto.CloneOf(in)
 					for i := range uint32(max(1, in.GetSampling().GetNumSequences())) {
 						resumed.Resume = append(resumed.Resume, &pb.Resume{OutputIndex: i, TokenIds: slices.Clone(want.Outputs[i].GetTokenIds()[:2])})

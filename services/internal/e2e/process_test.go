@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hang is a guard: what is waited for comes much sooner, also on a busy machine.
+// hang is a guard for waits that end much sooner, also on a busy machine.
 const hang = 90 * time.Second
 
-// output is what a process wrote; for several goroutines.
+// output is the output of a process; it is safe for concurrent use.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -38,7 +38,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// process is one process of a test; it does not outlive it.
+// process is a process of a test; it ends with the test.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
@@ -52,19 +52,19 @@ func launch(t *testing.T, binary string, args ...string) *process {
 	return launchWith(t, nil, binary, args...)
 }
 
-// launchWith starts a program with variables beside the test's own.
+// launchWith starts a program with additional environment variables.
 func launchWith(t *testing.T, env []string, binary string, args ...string) *process {
 	t.Helper()
 	p := &process{name: filepath.Base(binary), cmd: exec.Command(binary, args...), log: &output{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.Env = append(append(os.Environ(), "GOTRACEBACK=all"), env...)
-	// It ends with the test also when the test is killed.
+	// The process also ends when the test is killed.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, p.cmd.Start())
 	p.name += " " + strconv.Itoa(p.cmd.Process.Pid)
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // its state says how it ended
+		_ = p.cmd.Wait() // the exit code is read from its state
 	}()
 	t.Cleanup(func() {
 		p.kill()
@@ -78,7 +78,7 @@ func launchWith(t *testing.T, env []string, binary string, args ...string) *proc
 	return p
 }
 
-// tail is the last lines of a text.
+// tail returns the last lines of a text.
 func tail(text string, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if len(all) > lines {
@@ -87,19 +87,19 @@ func tail(text string, lines int) string {
 	return strings.Join(all, "\n")
 }
 
-func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // a process that has ended needs none
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it may have ended
 
 func (p *process) terminate() { p.signal(syscall.SIGTERM) }
 func (p *process) freeze()    { p.signal(syscall.SIGSTOP) }
 func (p *process) thaw()      { p.signal(syscall.SIGCONT) }
 
-// kill ends it at once: when it returns, the process answers nobody any more and its log is whole.
+// kill ends the process; on return it has ended and its log is complete.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.ended
 }
 
-// alive reports whether it has not ended.
+// alive reports whether the process runs.
 func (p *process) alive() bool {
 	select {
 	case <-p.ended:
@@ -120,7 +120,8 @@ func (p *process) exit(t *testing.T) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// resident is its resident memory in bytes: the least of several samples, because a garbage collector's heap breathes.
+// resident returns its resident memory in bytes: the least of several samples, because the heap of
+// a garbage collector grows and shrinks.
 func (p *process) resident(t *testing.T) int64 {
 	t.Helper()
 	least := int64(0)
@@ -139,7 +140,7 @@ func (p *process) resident(t *testing.T) int64 {
 	return least
 }
 
-// descriptors is how many files and sockets it has open.
+// descriptors returns the number of its open files and sockets.
 func (p *process) descriptors(t *testing.T) int {
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
@@ -155,5 +156,5 @@ func (p *process) goroutines(t *testing.T) int {
 	return len(regexp.MustCompile(`(?m)^goroutine \d+ .*\[`).FindAllString(p.log.String(), -1))
 }
 
-// mib is bytes in MiB, for logs.
+// mib formats bytes in MiB.
 func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

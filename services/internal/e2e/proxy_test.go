@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"text/template"
@@ -26,7 +27,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// proxyConfig is nginx as a proxy of gRPC with what it does by default, but for what a test sets.
+// proxyConfig makes nginx a gRPC proxy with its defaults, except for the lines of a test.
 var proxyConfig = template.Must(template.New("nginx").Parse(`{{if .Root}}user root;
 {{end}}daemon off;
 master_process off;
@@ -52,13 +53,14 @@ http {
 }
 `))
 
-// proxy is nginx before servers.
+// proxy is nginx in front of servers.
 type proxy struct {
 	*server
 	dir string
 }
 
-// startProxy starts one, or skips the test where there is none. set are lines of its configuration.
+// startProxy starts a proxy, or skips the test if there is no nginx. set are lines of its
+// configuration.
 func startProxy(t *testing.T, behind []*server, set ...string) *proxy {
 	t.Helper()
 	path, err := exec.LookPath("nginx")
@@ -89,7 +91,7 @@ func startProxy(t *testing.T, behind []*server, set ...string) *proxy {
 	return nil
 }
 
-// listens waits until it does; false means that somebody else took its port.
+// listens waits until the proxy listens; it returns false if its port was taken.
 func (p *proxy) listens(t *testing.T) bool {
 	t.Helper()
 	for deadline := time.Now().Add(hang); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -105,7 +107,7 @@ func (p *proxy) listens(t *testing.T) bool {
 	return false
 }
 
-// connections are those on which calls came that have ended.
+// connections returns the connections of calls that have ended.
 func (p *proxy) connections(t *testing.T) (calls int, on map[string]bool) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, "access.log"))
@@ -118,7 +120,7 @@ func (p *proxy) connections(t *testing.T) (calls int, on map[string]bool) {
 	return calls, on
 }
 
-// goOn requires that streams which stand go on.
+// goOn requires that open streams continue.
 func goOn(t *testing.T, calls []*call) {
 	t.Helper()
 	for i, c := range calls {
@@ -143,9 +145,9 @@ func TestAProxySendsCallsPastASchedulerThatIsGone(t *testing.T) {
 	}
 }
 
-// A proxy closes a connection in peace: who is on it reads to the end, and calls from then on go elsewhere. A scheduler that is told to
-// stop does the same.
-func TestStreamsThroughAProxyOutlastSchedulersThatStop(t *testing.T) {
+// A proxy closes a connection gracefully: its streams run to their ends, and later calls go
+// elsewhere. A scheduler that stops does the same.
+func TestProxyStreamsOutlastStoppingSchedulers(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	a, b := startScheduler(t, []*server{w}, "--drain-timeout", hang.String()), startScheduler(t, []*server{w})
@@ -153,11 +155,11 @@ func TestStreamsThroughAProxyOutlastSchedulersThatStop(t *testing.T) {
 		s.untilServed(t, long, 1)
 	}
 	p := startProxy(t, []*server{a, b})
-	calls := beginAll(t, p.server, 4, endless) // by turns, so that both have some
+	calls := beginAll(t, p.server, 4, endless) // round robin, so both have some
 	flipped := a.readiness(t)
 	a.terminate()
 	flipped()
-	// Whoever connects in the moment before its port is closed is cut off when it is, and a proxy sends no call twice.
+	// A call that connects just before the port is closed is cut, and a proxy does not retry calls.
 	require.Eventually(t, func() bool {
 		conn, err := net.DialTimeout("tcp", a.address, time.Second)
 		return err != nil || conn.Close() != nil
@@ -172,7 +174,7 @@ func TestStreamsThroughAProxyOutlastSchedulersThatStop(t *testing.T) {
 func TestAProxyThatAgesConnectionsLosesNoStream(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", append([]string{"--max-sequences", "64"}, paced...)...)
-	p := startProxy(t, []*server{w}, "keepalive_requests 3") // of a connection, which then ends with its calls
+	p := startProxy(t, []*server{w}, "keepalive_requests 3") // calls of a connection, which ends after them
 	const streams = 12
 	calls := beginAll(t, p.server, streams, endless)
 	goOn(t, calls)
@@ -186,7 +188,8 @@ func TestAProxyThatAgesConnectionsLosesNoStream(t *testing.T) {
 	}, hang, 10*time.Millisecond, "one connection for each three streams at least")
 }
 
-// What is silent for longer than a proxy allows is cut off, on the device too. Steps of a second are longer than a tenth.
+// A stream that is silent for longer than the proxy allows is ended, on the device too. The steps
+// take a second, and the proxy allows a tenth.
 func TestAProxyThatAllowsNoSilenceCutsPromptsOff(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", "--device", "sim:step=1s,prefill=0s,decode=0s", "--load", long)
@@ -200,7 +203,7 @@ func TestAProxyThatAllowsNoSilenceCutsPromptsOff(t *testing.T) {
 	w.untilIdle(t)
 }
 
-func TestAProxyTakesPromptsOfAMebibyteUnlessToldOtherwise(t *testing.T) {
+func TestProxyAcceptsPromptsOfAMebibyte(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	large := ask(long, 1)
@@ -212,7 +215,8 @@ func TestAProxyTakesPromptsOfAMebibyteUnlessToldOtherwise(t *testing.T) {
 	require.Equal(t, rpc.WorkerDomain, rpc.Domain(err), "the worker itself says that it is too long: %v", err)
 }
 
-func TestAProxyPassesOnWhatCallsAndAnswersSayBesides(t *testing.T) {
+func TestProxyForwardsMetadata(t *testing.T) {
+	// Headers, trailers and error details pass through the proxy.
 	t.Parallel()
 	w1, w2 := startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)
 	s := startScheduler(t, []*server{w1, w2})
@@ -225,7 +229,8 @@ func TestAProxyPassesOnWhatCallsAndAnswersSayBesides(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), "of-the-caller") }, hang, 10*time.Millisecond)
 
-	// Trailers: the report by which balancers weigh workers, which a scheduler keeps to itself, and the details of a refusal.
+	// Trailers: the load report of a worker, which a scheduler does not forward, and the details of
+	// a refusal.
 	reports := func(on *proxy) []string {
 		stream, err := on.infer.Generate(within(t), ask(long, 3))
 		require.NoError(t, err)
@@ -242,11 +247,11 @@ func TestAProxyPassesOnWhatCallsAndAnswersSayBesides(t *testing.T) {
 	require.Equal(t, fault{codes.NotFound, rpc.SchedulerDomain, "UNKNOWN_MODEL"}, faultOf(generate(within(t), p.infer, ask("no-such-model", 3)).err))
 }
 
-// retrying are what gRPC's own retries are told: calls that ended UNAVAILABLE are sent again, four times at most.
+// retrying is a service config by which gRPC sends calls that ended UNAVAILABLE up to four times.
 const retrying = `{"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 4, "initialBackoff": "0.01s", "maxBackoff": "0.1s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// flaky refuses every call, or breaks it off behind its first event, and counts them.
+// flaky refuses every call, or breaks it after its first event, and counts the calls.
 type flaky struct {
 	pb.UnimplementedInferenceServiceServer
 	events int
@@ -263,7 +268,7 @@ func (f *flaky) Generate(_ *pb.GenerateRequest, stream grpc.ServerStreamingServe
 	return status.Error(codes.Unavailable, "broken off")
 }
 
-// startFlaky serves one; calls is how many it has had.
+// startFlaky starts a flaky server; calls returns the number of its calls.
 func startFlaky(t *testing.T, events int) (address string, calls func() int) {
 	t.Helper()
 	f := &flaky{events: events, seen: make(chan struct{}, 1000)}
@@ -277,13 +282,13 @@ func startFlaky(t *testing.T, events int) (address string, calls func() int) {
 	return lis.Addr().String(), func() int { return len(f.seen) }
 }
 
-// requireSafeRetries checks on a connection to a worker and a flaky server that calls which the latter refuses are made again elsewhere,
-// and those that it has begun to answer are not.
+// requireSafeRetries checks, on a connection to a worker and a flaky server, that calls which the
+// flaky one refuses are sent to the worker, and that calls which it has begun to answer are not.
 func requireSafeRetries(t *testing.T, dial func(t *testing.T, addresses ...string) *grpc.ClientConn) {
 	t.Helper()
 	w := startWorker(t, "w1", paced...)
 	for _, events := range []int{0, 1} {
-		t.Run(fmt.Sprint("behind events: ", events), func(t *testing.T) {
+		t.Run(fmt.Sprint("after events: ", events), func(t *testing.T) {
 			address, calls := startFlaky(t, events)
 			client := pb.NewInferenceServiceClient(dial(t, w.address, address))
 			call := func() error {
@@ -311,4 +316,39 @@ func requireSafeRetries(t *testing.T, dial func(t *testing.T, addresses ...strin
 			require.Equal(t, events*(calls()-before), failed, "a call that has an answer is never made twice, and one that has none always")
 		})
 	}
+}
+
+// A proxy that has forwarded a part of an answer can only reset its stream when the server is lost,
+// and gRPC reports a reset as INTERNAL. An error of the server itself has one of our reasons; the
+// reset has none.
+func TestProxyResetsStreamsOfALostScheduler(t *testing.T) {
+	t.Parallel()
+	w := startWorker(t, "w1", paced...)
+	s := startScheduler(t, []*server{w})
+	s.untilServed(t, long, 1)
+	p := startProxy(t, []*server{s})
+	c := beginAll(t, p.server, 1, endless)[0]
+	s.kill()
+	require.Equal(t, fault{code: codes.Internal}, faultOf(c.end().err), "%v", c.err)
+	w.untilIdle(t)
+}
+
+func TestLanguageClientsResumeThroughAProxy(t *testing.T) {
+	t.Parallel()
+	inEach(t, func(c exampleClient) {
+		t := c.T
+		w := startWorker(t, "w1", "--device", "sim:step=5ms,prefill=0s,decode=0s", "--load", long)
+		a, b := startScheduler(t, []*server{w}), startScheduler(t, []*server{w})
+		for _, s := range []*server{a, b} {
+			s.untilServed(t, long, 1)
+		}
+		p := startProxy(t, []*server{a, {address: b.address + " backup"}})
+		const tokens = 1500
+		want := toldInGo(t, startWorker(t, "w2", append([]string{"--load", long}, quick...)...), long, tokens)
+		printed, complaint, err := c.story(func(string) { a.kill() }, "--target", p.address, "--model", long,
+			"--seed", "7", "--max-tokens", strconv.Itoa(tokens))
+		require.NoError(t, err, complaint)
+		require.Equal(t, want, printed)
+		require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "grpc.method=Generate") }, hang, hang/1000, "nothing was lost: nothing is proven")
+	})
 }

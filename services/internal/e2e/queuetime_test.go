@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// requireTimedOut requires that a call was refused for the time that it had waited, by a server of a domain.
+// requireTimedOut requires that a server of a domain refused a call because of its queue time.
 func requireTimedOut(t *testing.T, err error, domain, most string) {
 	t.Helper()
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
@@ -25,13 +25,13 @@ func requireTimedOut(t *testing.T, err error, domain, most string) {
 	require.Positive(t, rpc.RetryAfter(err))
 }
 
-// lone is a worker with a single place.
+// lone is a worker with a single slot.
 func lone(t *testing.T, args ...string) *server {
 	t.Helper()
 	return startWorker(t, "w1", append(append([]string{"--max-sequences", "1"}, paced...), args...)...)
 }
 
-// atLast starts a call that has no deadline, and reads it when it has its place.
+// atLast starts a call without a deadline, and reads it when it has its slot.
 func atLast(t *testing.T, on *server, in *pb.GenerateRequest) <-chan outcome {
 	t.Helper()
 	ctx, out := undated(t), make(chan outcome, 1)
@@ -39,14 +39,15 @@ func atLast(t *testing.T, on *server, in *pb.GenerateRequest) <-chan outcome {
 	return out
 }
 
-func TestACallThatWaitsTooLongInASchedulerIsRefusedWhileOthersGoOn(t *testing.T) {
+func TestSchedulerRefusesByQueueTime(t *testing.T) {
+	// Calls that run are not affected.
 	t.Parallel()
 	w := lone(t, "--max-queue-time", "0")
 	address := freeAddress(t)
 	s := startScheduler(t, []*server{w}, "--max-queue-time", "700ms", "--metrics-listen", address)
 	s.untilServed(t, long, 1)
 	runs := beginAll(t, s, 1, endless)[0]
-	behind := atLast(t, s, ask(long, 3)) // at the worker, which has one more than it has places
+	behind := atLast(t, s, ask(long, 3)) // waits at the worker, whose only slot is taken
 	w.untilLoad(t, "one waits there", func(load *pb.LoadStatus) bool { return load.GetWaiting() == 1 })
 
 	requireTimedOut(t, generate(undated(t), s.infer, ask(long, 3)).err, rpc.SchedulerDomain, "700")
@@ -54,7 +55,7 @@ func TestACallThatWaitsTooLongInASchedulerIsRefusedWhileOthersGoOn(t *testing.T)
 	defer cancel()
 	require.Equal(t, codes.DeadlineExceeded, status.Code(generate(soon, s.infer, ask(long, 3)).err), "a sooner deadline is its own")
 
-	for n := len(runs.ids); len(runs.ids) < n+100; { // beyond what was on its way
+	for n := len(runs.ids); len(runs.ids) < n+100; { // more than was in flight
 		require.NoError(t, runs.read())
 	}
 	runs.leave()
@@ -70,7 +71,8 @@ func TestACallThatWaitsTooLongInASchedulerIsRefusedWhileOthersGoOn(t *testing.T)
 	})
 }
 
-func TestACallThatWaitsTooLongAtAWorkerIsRefusedWhileOthersGoOn(t *testing.T) {
+func TestWorkerRefusesByQueueTime(t *testing.T) {
+	// Calls that run are not affected.
 	t.Parallel()
 	w := lone(t, "--max-queue-time", "700ms")
 	s := startScheduler(t, []*server{w}, "--max-queue-time", "0")
@@ -79,16 +81,16 @@ func TestACallThatWaitsTooLongAtAWorkerIsRefusedWhileOthersGoOn(t *testing.T) {
 	for len(runs.ids) < 2 {
 		require.NoError(t, runs.read())
 	}
-	requireTimedOut(t, generate(undated(t), s.infer, ask(long, 3)).err, rpc.WorkerDomain, "700") // the worker's word, unchanged
+	requireTimedOut(t, generate(undated(t), s.infer, ask(long, 3)).err, rpc.WorkerDomain, "700") // the worker's error, unchanged
 
-	// What goes on with a stream that has begun waits for as long as it takes.
+	// The resume of a stream that has begun may wait without limit.
 	rest := ask(long, 4)
 	rest.Resume = []*pb.Resume{{TokenIds: runs.ids[:2]}}
 	resumed := atLast(t, w, rest)
 	w.untilLoad(t, "it waits", func(load *pb.LoadStatus) bool { return load.GetWaiting() == 1 })
 	requireTimedOut(t, generate(undated(t), w.infer, ask(long, 3)).err, rpc.WorkerDomain, "700")
 
-	for n := len(runs.ids); len(runs.ids) < n+100; { // beyond what was on its way
+	for n := len(runs.ids); len(runs.ids) < n+100; { // more than was in flight
 		require.NoError(t, runs.read())
 	}
 	runs.leave()

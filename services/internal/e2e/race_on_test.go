@@ -2,6 +2,6 @@
 
 package e2e
 
-// raced is whether the programs are built with the race detector: when the test itself is, so that they share what the
-// build cache holds.
+// raced says that the programs are built with the race detector, as the test is, so that they share
+// the build cache.
 const raced = true

@@ -19,7 +19,8 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// serveWithin starts a program that gets so many bytes of memory of its own, touched or not: one that asks for more ends.
+// serveWithin starts a program with a limit of its memory, touched or not (RLIMIT_DATA); it ends if
+// it allocates more.
 func serveWithin(t *testing.T, bytes int, binary string, args ...string) *server {
 	t.Helper()
 	limited := []string{"-c", `ulimit -d "$1" && program=$2 && shift 2 && exec "$program" "$@"`, "sh", strconv.Itoa(bytes >> 10), binary}
@@ -33,9 +34,10 @@ func serveWithin(t *testing.T, bytes int, binary string, args ...string) *server
 	return nil
 }
 
-func TestManyLargeRequestsAtOnceNeedNotTheirOwnMemoryAndDelayNoSmallOne(t *testing.T) {
+func TestManyLargeRequestsNeedLittleMemory(t *testing.T) {
+	// Large requests at once must not need memory for all of them, nor delay small ones.
 	if raced {
-		t.Skip("the race detector takes memory of its own, which the bound of this test would count: run it without -race, as CI does besides")
+		t.Skip("the race detector takes memory of its own, which the bound of this test would count: run make test, which CI does too")
 	}
 	t.Parallel()
 	const requests, size, memory = 90, 16 << 20, 1200 << 20
@@ -48,7 +50,7 @@ func TestManyLargeRequestsAtOnceNeedNotTheirOwnMemoryAndDelayNoSmallOne(t *testi
 	in := ask(long, 1)
 	ids := make([]uint32, size/3-100)
 	for i := range ids {
-		ids[i] = 1 << 20 // three bytes on the wire, four decoded, and no token
+		ids[i] = 1 << 20 // three bytes on the wire, four decoded, and not a token
 	}
 	in.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
 	large, err := proto.Marshal(in)
@@ -75,16 +77,16 @@ func TestManyLargeRequestsAtOnceNeedNotTheirOwnMemoryAndDelayNoSmallOne(t *testi
 		go func() { defer close(ended); all.Wait() }()
 		served, longest := 0, time.Duration(0)
 		for under := true; under; served++ {
-			asked := time.Now()
-			require.NoError(t, generate(within(t), to.infer, ask(long, 3)).err, "a small request beside them")
-			longest = max(longest, time.Since(asked))
+			began := time.Now()
+			require.NoError(t, generate(within(t), to.infer, ask(long, 3)).err, "a small request at the same time")
+			longest = max(longest, time.Since(began))
 			select {
 			case <-ended:
 				under = false
 			default:
 			}
 		}
-		t.Logf("%s: %v; %d small requests beside them took %v at most", name, ends, served, longest)
+		t.Logf("%s: %v; %d small requests took %v at most", name, ends, served, longest)
 		require.True(t, to.alive())
 		n := 0
 		for end, count := range ends {

@@ -11,7 +11,8 @@ import (
 )
 
 func TestAResponseIsReplayedFromItsSeed(t *testing.T) {
-	// examples/replay draws the tokens of what the CPU engine served again, in plain Python, and gets every one of them.
+	// examples/replay draws the tokens of a stream of the CPU engine again, in Python, and must get
+	// all of them.
 	t.Parallel()
 	if exec.Command("python3", "-c", "import struct").Run() != nil {
 		t.Skip("no python3: apt install python3")

@@ -16,15 +16,15 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// rider is a client that goes to the next scheduler with what it has when the one that it asks is gone. It is the whole of what
-// clients need to do.
+// rider is a client that resumes on the next scheduler when its own is lost. Clients need no more
+// than this.
 type rider struct {
 	schedulers []pb.InferenceServiceClient
-	began      []atomic.Int64 // streams that have had a token, by scheduler
-	resumed    atomic.Int64   // streams that went on behind a token
+	began      []atomic.Int64 // streams with a token, by scheduler
+	resumed    atomic.Int64   // streams resumed after a token
 }
 
-// ride runs a request of one continuation to its end; the first try is at a scheduler of the caller's choice.
+// ride runs a request of one continuation to its end, first on the given scheduler.
 func (r *rider) ride(ctx context.Context, at int, in *pb.GenerateRequest) outcome {
 	whole := outcome{}
 	for deadline := time.Now().Add(hang); ; at++ {
@@ -47,7 +47,7 @@ func (r *rider) ride(ctx context.Context, at int, in *pb.GenerateRequest) outcom
 	}
 }
 
-// attempt is one call at a scheduler, with all that came of it also when it fails.
+// attempt makes one call and returns its events, also if it fails.
 func (r *rider) attempt(ctx context.Context, at int, in *pb.GenerateRequest) outcome {
 	stream, err := r.schedulers[at].Generate(ctx, in)
 	if err != nil {
@@ -66,10 +66,12 @@ func (r *rider) attempt(ctx context.Context, at int, in *pb.GenerateRequest) out
 	return c.end()
 }
 
-func TestARollingRestartOfEverythingUnderLoadFailsNobody(t *testing.T) {
+func TestRollingRestartUnderLoad(t *testing.T) {
+	// No stream may fail while every worker and scheduler is restarted.
 	t.Parallel()
 	workers := []*server{startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)}
-	// So short that streams are cut: a client that resumes must not need the patience of who restarts.
+	// Short, so that streams are cut: a client that resumes must not depend on a long drain
+	// timeout.
 	schedulers := []*server{startScheduler(t, workers, "--drain-timeout", "100ms"), startScheduler(t, workers, "--drain-timeout", "100ms")}
 	r := &rider{began: make([]atomic.Int64, len(schedulers))}
 	for _, s := range schedulers {
@@ -79,7 +81,7 @@ func TestARollingRestartOfEverythingUnderLoadFailsNobody(t *testing.T) {
 	in := story(long, 400, 0)
 	want := undisturbed(t, workers[0], []*pb.GenerateRequest{in})[0]
 
-	ctx, stop := context.WithCancel(t.Context()) // the load lasts as long as the restarts, however slow the machine is
+	ctx, stop := context.WithCancel(t.Context()) // the load runs until the last restart
 	defer stop()
 	var load sync.WaitGroup
 	outcomes := make(chan outcome, 10_000)
@@ -91,26 +93,26 @@ func TestARollingRestartOfEverythingUnderLoadFailsNobody(t *testing.T) {
 		})
 	}
 	handed := func() int { return schedulers[0].resumes() + schedulers[1].resumes() }
-	for n := 0; n < len(workers) || handed() == 0; n++ { // until a stream was handed over, as the logs of those that ended have it
+	for n := 0; n < len(workers) || handed() == 0; n++ { // until the logs show that a stream was handed over
 		i := n % len(workers)
 		workers[i].untilLoad(t, "it has streams", func(load *pb.LoadStatus) bool { return load.GetRunning() > 0 })
-		told := time.Now()
+		stopped := time.Now()
 		workers[i].terminate()
 		require.Equal(t, 0, workers[i].exit(t))
-		t.Logf("worker %d ended %v after it was told to, %d streams so far", i, time.Since(told), len(outcomes))
+		t.Logf("worker %d ended %v after its signal, %d streams so far", i, time.Since(stopped), len(outcomes))
 		workers[i] = workers[i].again(t)
 		for _, s := range schedulers {
 			s.untilServed(t, long, 2)
 		}
 	}
 	for i, s := range schedulers {
-		for before := r.resumed.Load(); r.resumed.Load() == before; { // until it has cut somebody off
-			began := r.began[i].Load() // clients come back to one that was away a moment after it is there again
+		for before := r.resumed.Load(); r.resumed.Load() == before; { // until it has cut a stream
+			began := r.began[i].Load() // clients return to a restarted scheduler after a moment
 			require.Eventually(t, func() bool { return r.began[i].Load() > began }, hang, time.Millisecond, "streams of scheduler %d", i)
-			told := time.Now()
+			stopped := time.Now()
 			s.terminate()
 			require.Equal(t, 0, s.exit(t))
-			t.Logf("scheduler %d ended %v after it was told to, %d streams so far", i, time.Since(told), len(outcomes))
+			t.Logf("scheduler %d ended %v after its signal, %d streams so far", i, time.Since(stopped), len(outcomes))
 			schedulers[i] = s.again(t)
 			s = schedulers[i]
 			s.untilServed(t, long, 2)

@@ -23,18 +23,21 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// soakEnv is how long the soak runs. Unset: a few dozen requests, so that every run of the tests sees some of them.
+// soakEnv sets how long the soak runs. Unset: a few dozen requests, so that every run of the tests
+// has some.
 const soakEnv = "MILLRACE_SOAK"
 
-// soakSeedEnv is the first seed. Unset: one that is another every day.
+// soakSeedEnv sets the first seed. Unset: it depends on the date.
 const soakSeedEnv = "MILLRACE_SOAK_SEED"
 
-// soakContexts are the contexts of the fleet's workers. The first worker is never disturbed, so the largest context of the
-// fleet stays what it is, and the answer of every request is defined: that of a lone worker with the largest context.
+// soakContexts are the contexts of the fleet's workers. The first worker has no faults, so the
+// largest context of the fleet does not change, and every request has one correct answer: that of a
+// lone worker with the largest context.
 var soakContexts = []uint32{512, 512, 200, 96}
 
-// Random requests, whole and resumed, through a scheduler whose workers have different contexts and are killed and drained:
-// the answer, its length and the verdict are those of one undisturbed worker that has the largest context.
+// Random requests, whole and resumed, through a scheduler whose workers have different contexts and
+// are killed and drained: the answer, its length and the verdict are those of one undisturbed
+// worker that has the largest context.
 func TestSoakWithUnequalContexts(t *testing.T) {
 	t.Parallel()
 	lasts, requests := time.Duration(0), 30
@@ -82,10 +85,10 @@ func TestSoakWithUnequalContexts(t *testing.T) {
 	stop := make(chan struct{})
 	var disturber sync.WaitGroup
 	disturber.Go(func() { s.disturb(t, stop) })
-	steady := []*server{s.scheduler, s.workers[0]} // the processes that nothing happens to
+	steady := []*server{s.scheduler, s.workers[0]} // processes without faults
 	early := make([]int64, len(steady))
 	if lasts > 0 {
-		time.Sleep(lasts / 4) // until then caches and pools fill
+		time.Sleep(lasts / 4) // caches and pools fill first
 		for i, p := range steady {
 			early[i] = p.resident(t)
 		}
@@ -107,7 +110,7 @@ func TestSoakWithUnequalContexts(t *testing.T) {
 	}
 }
 
-// soak is a fleet of unequal contexts and the worker that its answers are compared with.
+// soak is a fleet of unequal contexts and the worker of the correct answers.
 type soak struct {
 	reference, scheduler *server
 	workers              []*server
@@ -164,7 +167,8 @@ func (s *soak) disturb(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// compare sends the request of a seed to both, and resumes a part of the answer through the scheduler.
+// compare sends the request of a seed to both, and resumes a part of the answer through the
+// scheduler.
 func (s *soak) compare(ctx context.Context, seed uint64, resumed *atomic.Int64) (codes.Code, error) {
 	ctx, cancel := context.WithTimeout(ctx, hang)
 	defer cancel()
@@ -198,8 +202,8 @@ func (s *soak) compare(ctx context.Context, seed uint64, resumed *atomic.Int64) 
 	return codes.OK, nil
 }
 
-// answerDiffers says where two answers differ, whatever the caches had of their prompts; empty: nowhere.
-func (a *told) answerDiffers(b *told) string {
+// answerDiffers describes the first difference of two answers except cached tokens, or returns "".
+func (a *content) answerDiffers(b *content) string {
 	if len(a.Outputs) != len(b.Outputs) || len(a.Finished) != len(b.Finished) {
 		return fmt.Sprintf("%d outputs with %d ends and not %d with %d", len(b.Outputs), len(b.Finished), len(a.Outputs), len(a.Finished))
 	}
@@ -216,7 +220,7 @@ func (a *told) answerDiffers(b *told) string {
 	return ""
 }
 
-// withoutCached is a message's text without the count of cached tokens.
+// withoutCached returns a message as text without the number of cached tokens.
 func withoutCached(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {
@@ -227,10 +231,11 @@ func withoutCached(text string) string {
 	return strings.Join(kept, "\n")
 }
 
-// cut is the request with a random part of its answer in resume, and the rest of that answer. Nil: the answer has no tokens.
-func (a *told) cut(in *pb.GenerateRequest, r *rand.Rand) (*pb.GenerateRequest, *told) {
+// cut returns the request with a random part of its answer in resume, and the rest of the answer;
+// nil if the answer has no tokens.
+func (a *content) cut(in *pb.GenerateRequest, r *rand.Rand) (*pb.GenerateRequest, *content) {
 	again := proto.CloneOf(in)
-	rest := &told{Prompt: &pb.PromptTokens{}, Outputs: map[uint32]*pb.Tokens{}, Finished: map[uint32]string{}}
+	rest := &content{Prompt: &pb.PromptTokens{}, Outputs: map[uint32]*pb.Tokens{}, Finished: map[uint32]string{}}
 	for i, o := range a.Outputs {
 		k := r.IntN(len(o.GetTokenIds()) + 1)
 		bytes := uint64(0)
@@ -252,10 +257,12 @@ func (a *told) cut(in *pb.GenerateRequest, r *rand.Rand) (*pb.GenerateRequest, *
 	return again, rest
 }
 
-// soakWords are what prompts are made of: words, characters of several bytes, and the spellings of special tokens.
+// soakWords are the parts of prompts: words, characters of several bytes, and the texts of special
+// tokens.
 var soakWords = []string{"Once", " upon", " a", " time", " Tom", " had", " red", " ball", "\n", " é", " 日本", "🜁", " ", "</s>", "<s>", "."}
 
-// randomRequest is the request of a seed. Its prompts are shorter and longer than every context of the fleet.
+// randomRequest returns the request of a seed. Prompts are shorter and longer than every context of
+// the fleet.
 func randomRequest(seed uint64) *pb.GenerateRequest {
 	r := rand.New(rand.NewPCG(seed, 1))
 	length := []int{1, 8, 60, 90, 110, 190, 210, 500, 520}[r.IntN(9)] + r.IntN(8)
@@ -296,7 +303,7 @@ func randomRequest(seed uint64) *pb.GenerateRequest {
 	}
 	in.Sampling = s
 	in.Stopping = &pb.Stopping{IgnoreEos: ptr(chance(2))}
-	if !chance(4) { // the others have as many tokens as the context allows
+	if !chance(4) { // without it a request gets as many tokens as the context allows
 		in.Stopping.MaxTokens = ptr([]int32{1, 2, 30, 100, 300, math.MaxInt32}[r.IntN(6)])
 		in.Stopping.MinTokens = ptr(min(in.Stopping.GetMaxTokens(), int32(r.IntN(20))))
 	}

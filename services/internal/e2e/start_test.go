@@ -10,7 +10,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestAProgramThatCannotStartSaysWhyAndExits(t *testing.T) {
+func TestProgramsExplainAFailedStart(t *testing.T) {
 	t.Parallel()
 	holder := serve(t, schedulerBinary, "--workers", freeAddress(t))
 	taken := holder.address
@@ -32,7 +32,7 @@ func TestAProgramThatCannotStartSaysWhyAndExits(t *testing.T) {
 			workerBinary, []string{"--models", modelsDir, "--device", "sim", "--listen", taken}, "address already in use",
 		},
 		"a scheduler without workers":        {schedulerBinary, nil, "--workers"},
-		"a scheduler with what is no worker": {schedulerBinary, []string{"--workers", "not an address"}, "not an address"},
+		"a scheduler with an invalid worker": {schedulerBinary, []string{"--workers", "not an address"}, "not an address"},
 		"a scheduler on a port that is taken": {
 			schedulerBinary, []string{"--workers", "127.0.0.1:1", "--listen", taken}, "address already in use",
 		},
@@ -42,14 +42,14 @@ func TestAProgramThatCannotStartSaysWhyAndExits(t *testing.T) {
 			p := launch(t, c.binary, c.args...)
 			require.Positive(t, p.exit(t))
 			lines := strings.Split(strings.TrimSpace(p.log.String()), "\n")
-			require.Contains(t, lines[len(lines)-1], c.says, "the last line says what is wrong")
+			require.Contains(t, lines[len(lines)-1], c.says, "the last line has the error")
 			require.NotContains(t, p.log.String(), "goroutine ")
 		})
 	}
 	require.True(t, holder.serving(t))
 }
 
-func TestAGPUThatIsNotThereIsToldInOneLineWithItsOwnExitCode(t *testing.T) {
+func TestMissingGPUHasItsOwnExitCode(t *testing.T) {
 	t.Parallel()
 	for _, device := range []string{"gpu", "cuda:99", "cuda:x"} {
 		p := launch(t, workerBinary, "--models", modelsDir, "--device", device, "--listen", "127.0.0.1:0")
@@ -58,7 +58,7 @@ func TestAGPUThatIsNotThereIsToldInOneLineWithItsOwnExitCode(t *testing.T) {
 	}
 }
 
-func TestASelfTestPrintsOneTableInWhichEverythingIsRight(t *testing.T) {
+func TestSelfTestPrintsOneTable(t *testing.T) {
 	t.Parallel()
 	p := launch(t, workerBinary, "--self-test", "--device", "cpu", "--threads", "1")
 	require.Equal(t, 0, p.exit(t), "%s", p.log)
@@ -70,8 +70,8 @@ func TestASelfTestPrintsOneTableInWhichEverythingIsRight(t *testing.T) {
 	require.Len(t, regexp.MustCompile(`(?m)^check +shape +error`).FindAllString(p.log.String(), -1), 1)
 }
 
-// A health stream lasts as long as its scheduler, and a watcher's as long as the watcher: none of them holds a server up.
-func TestAnIdleServerStopsAtOnceWhoeverWatchesIt(t *testing.T) {
+// Health and watch streams last as long as their clients and must not delay the stop of a server.
+func TestIdleServerStopsDespiteWatchers(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	s := startScheduler(t, []*server{w})

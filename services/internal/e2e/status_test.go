@@ -15,8 +15,8 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// asked is what came of a call as a proxy sees it: HTTP.
-func asked(t *testing.T, on *server, in *pb.GenerateRequest) (header, trailer http.Header) {
+// responseOf returns the HTTP response of a call, as a proxy sees it.
+func responseOf(t *testing.T, on *server, in *pb.GenerateRequest) (header, trailer http.Header) {
 	t.Helper()
 	message, err := proto.Marshal(in)
 	require.NoError(t, err)
@@ -37,8 +37,9 @@ func asked(t *testing.T, on *server, in *pb.GenerateRequest) (header, trailer ht
 	return answer.Header, answer.Trailer
 }
 
-// Proxies that send calls again by the gRPC status, as Envoy does, look at an answer's headers and not at its trailers. So a refusal is
-// headers and nothing else, and an answer that has begun has its status in trailers.
+// Proxies that retry by the gRPC status, as Envoy does, read it from the headers and not from the
+// trailers. So a refusal must be headers only, and an answer that has begun must have its status in
+// trailers.
 func TestTheStatusOfARefusalIsInItsHeaders(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
@@ -60,13 +61,13 @@ func TestTheStatusOfARefusalIsInItsHeaders(t *testing.T) {
 		"a scheduler with no place":                  {full, ask(long, 3), codes.ResourceExhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			header, trailer := asked(t, c.on, c.in)
+			header, trailer := responseOf(t, c.on, c.in)
 			require.Equal(t, strconv.Itoa(int(c.code)), header.Get("Grpc-Status"), "%v %v", header, trailer)
 			require.NotEmpty(t, header.Get("Grpc-Status-Details-Bin"))
 			require.Empty(t, trailer)
 		})
 	}
-	header, trailer := asked(t, startWorker(t, "w2", paced...), ask(long, 3))
+	header, trailer := responseOf(t, startWorker(t, "w2", paced...), ask(long, 3))
 	require.Empty(t, header.Get("Grpc-Status"))
 	require.Equal(t, "0", trailer.Get("Grpc-Status"))
 }

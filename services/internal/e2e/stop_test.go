@@ -11,7 +11,8 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// bounded is far above what a drain timeout of 1 s and the grace behind it add up to, and far below the default one.
+// bounded is far above a drain timeout of 1 s with its grace, and far below the default drain
+// timeout.
 const bounded = 20 * time.Second
 
 // finite is a request that takes a second and a half at 2 ms a step.
@@ -26,7 +27,8 @@ func requireFinished(t *testing.T, calls []*call) {
 	}
 }
 
-func TestAWorkerToldToStopFinishesItsStreamsAndExitsZero(t *testing.T) {
+func TestStoppingWorkerFinishesStreams(t *testing.T) {
+	// It exits with 0.
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	s := startScheduler(t, []*server{w})
@@ -44,7 +46,8 @@ func TestAWorkerToldToStopFinishesItsStreamsAndExitsZero(t *testing.T) {
 	require.Equal(t, 0, w.exit(t))
 }
 
-func TestASchedulerToldToStopFinishesItsStreamsAndExitsZero(t *testing.T) {
+func TestStoppingSchedulerFinishesStreams(t *testing.T) {
+	// It exits with 0.
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	s := startScheduler(t, []*server{w})
@@ -100,13 +103,13 @@ func TestASecondSignalEndsAProcessAtOnce(t *testing.T) {
 	w := startWorker(t, "w1", paced...)
 	s := startScheduler(t, []*server{w})
 	s.untilServed(t, long, 1)
-	for _, p := range []*server{s, w} { // in this order: a scheduler needs its worker
+	for _, p := range []*server{s, w} { // the scheduler first, because it needs its worker
 		beginAll(t, p, 1, endless)
 		flipped := p.readiness(t)
 		told := time.Now()
 		p.terminate()
 		flipped()
-		for p.alive() { // the first one must have been taken before the second counts as such
+		for p.alive() { // the second signal counts only after the first was handled
 			p.terminate()
 			time.Sleep(50 * time.Millisecond)
 			require.Less(t, time.Since(told), bounded, "%s waits for its stream", p.name)

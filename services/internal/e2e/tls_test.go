@@ -31,10 +31,11 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// guarded is a fleet of mutual TLS: workers answer a scheduler and an operator, a scheduler answers whom the authority knows.
+// guarded is a fleet with mutual TLS: workers accept a scheduler and an operator, a scheduler
+// accepts every certificate of the authority.
 type guarded struct {
 	ca        *certstest.Authority
-	names     map[string][]string        // of certificates, by whose they are
+	names     map[string][]string        // of certificates, by owner
 	files     map[string]certstest.Files // the same
 	client    grpc.DialOption
 	operator  grpc.DialOption
@@ -42,7 +43,7 @@ type guarded struct {
 	scheduler *server
 }
 
-// newGuarded makes the certificates of a fleet that has not started.
+// newGuarded makes the certificates of a fleet and starts nothing.
 func newGuarded(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{ca: certstest.New(t), files: map[string]certstest.Files{}, names: map[string][]string{
@@ -56,7 +57,7 @@ func newGuarded(t *testing.T) *guarded {
 	return g
 }
 
-// guard starts a scheduler over n workers with steps of 2 ms.
+// guard starts n workers with steps of 2 ms and their scheduler.
 func guard(t *testing.T, n int) *guarded {
 	t.Helper()
 	g := newGuarded(t)
@@ -74,12 +75,12 @@ func guard(t *testing.T, n int) *guarded {
 	return g
 }
 
-// serving are the flags of a server that wants certificates.
+// serving returns the flags of a server that requires certificates.
 func (g *guarded) serving(who string) []string {
 	return []string{"--tls-cert", g.files[who].Cert, "--tls-key", g.files[who].Key, "--tls-client-ca", g.ca.File}
 }
 
-// as is how somebody dials.
+// as returns the dial option of an owner.
 func (g *guarded) as(t *testing.T, who string) grpc.DialOption {
 	t.Helper()
 	creds, err := (&transport.Flags{CA: g.ca.File, Cert: g.files[who].Cert, Key: g.files[who].Key}).Dialer(rpctest.Logger(t))
@@ -87,7 +88,7 @@ func (g *guarded) as(t *testing.T, who string) grpc.DialOption {
 	return grpc.WithTransportCredentials(creds)
 }
 
-func TestAFleetUnderMutualTLSServesAndFailsOverAsInPlaintext(t *testing.T) {
+func TestMutualTLSServesAndFailsOver(t *testing.T) {
 	t.Parallel()
 	g := guard(t, 2)
 	g.scheduler.untilServed(t, long, 2)
@@ -105,7 +106,8 @@ func TestAFleetUnderMutualTLSServesAndFailsOverAsInPlaintext(t *testing.T) {
 	requireSame(t, want[1], last.end(), "the stream that is under way when its worker is killed")
 	require.Eventually(t, func() bool { return g.scheduler.resumes() > 0 }, hang, 10*time.Millisecond, "none was continued")
 
-	// The client takes its certificates from flags or from the environment, and says what is missing.
+	// The client reads its certificates from flags or from the environment, and its error names
+	// what is missing.
 	flags := []string{"--tls-ca", g.ca.File, "--tls-cert", g.files["client"].Cert, "--tls-key", g.files["client"].Key}
 	run := func(environment []string, args ...string) (string, error) {
 		cmd := exec.CommandContext(within(t), clientBinary, append(args, "--target", g.scheduler.address)...)
@@ -128,7 +130,7 @@ func TestAFleetUnderMutualTLSServesAndFailsOverAsInPlaintext(t *testing.T) {
 	require.NoError(t, err, string(text))
 }
 
-// methods are all of a server's, as its reflection has them, with the slashes of a call.
+// methods returns all methods of a server by reflection, as paths of calls.
 func methods(t *testing.T, conn *grpc.ClientConn) (all []string) {
 	t.Helper()
 	reflection, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(within(t))
@@ -160,7 +162,7 @@ func methods(t *testing.T, conn *grpc.ClientConn) (all []string) {
 	return all
 }
 
-func TestNoMethodAnswersWhoMayNotCall(t *testing.T) {
+func TestMethodsRefuseUnauthorisedCallers(t *testing.T) {
 	t.Parallel()
 	g := guard(t, 1)
 	w := g.workers[0]
@@ -182,13 +184,13 @@ func TestNoMethodAnswersWhoMayNotCall(t *testing.T) {
 		}
 	}
 
-	// A scheduler that workers do not know never learns of a fleet, and says why.
+	// A scheduler that workers refuse never learns of a fleet, and logs why.
 	alien := launch(t, schedulerBinary, append(g.serving("client"), "--listen", freeAddress(t), "--workers", w.address,
 		"--tls-ca", g.ca.File, "--tls-server-san", "uri:spiffe://example.org/worker")...)
 	require.Eventually(t, func() bool {
 		return strings.Contains(alien.log.String(), "the names of your certificate are dns:client")
 	}, hang, 10*time.Millisecond)
-	// And one that takes a worker for something else does not talk to it.
+	// A scheduler does not talk to a worker with another name in its certificate.
 	wary := launch(t, schedulerBinary, append(g.serving("scheduler"), "--listen", freeAddress(t), "--workers", w.address,
 		"--tls-ca", g.ca.File, "--tls-server-san", "uri:spiffe://example.org/other")...)
 	require.Eventually(t, func() bool { return strings.Contains(wary.log.String(), "--tls-server-san allows none of them") }, hang, 10*time.Millisecond)
@@ -196,25 +198,26 @@ func TestNoMethodAnswersWhoMayNotCall(t *testing.T) {
 	good(t, g.scheduler, long)
 }
 
-func TestCertificatesAndAuthorityAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
+func TestCertificatesRotateUnderLoad(t *testing.T) {
+	// No stream may fail while certificates and the authority are replaced.
 	t.Parallel()
 	g := guard(t, 2)
 	g.scheduler.untilServed(t, long, 2)
 	want := good(t, g.scheduler, long)
 
-	// Callers that come and go, each on a connection of its own, and streams that stand through all of it.
+	// Callers that connect again for each call, and streams that stay open through all of it.
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	stop := sync.OnceFunc(func() { cancel(); callers.Wait() })
 	t.Cleanup(stop)
 	var failed atomic.Int64
-	served, told := make([]atomic.Int64, 4), make([]atomic.Int64, 4) // by caller; tokens by standing stream
-	for i := range told {
+	served, received := make([]atomic.Int64, 4), make([]atomic.Int64, 4) // calls by caller; tokens by open stream
+	for i := range received {
 		c, err := begin(ctx, g.scheduler.infer, endless())
 		require.NoError(t, err)
 		callers.Go(func() {
 			for err == nil {
-				told[i].Add(1)
+				received[i].Add(1)
 				err = c.read()
 			}
 			if ctx.Err() == nil {
@@ -230,7 +233,7 @@ func TestCertificatesAndAuthorityAreRotatedUnderLoadAndNoStreamFails(t *testing.
 				if err == nil {
 					o := generate(ctx, pb.NewInferenceServiceClient(conn), ask(long, 3))
 					if err = o.err; err == nil && o.text != want.text {
-						err = fmt.Errorf("it told %q", o.text)
+						err = fmt.Errorf("it received %q", o.text)
 					}
 				}
 				if conn != nil {
@@ -244,17 +247,18 @@ func TestCertificatesAndAuthorityAreRotatedUnderLoadAndNoStreamFails(t *testing.
 			}
 		})
 	}
-	anew := func(counts []atomic.Int64, more int64) {
+	cycle := func(counts []atomic.Int64, more int64) {
 		for i := range counts {
 			before := counts[i].Load()
 			require.Eventually(t, func() bool { return counts[i].Load() >= before+more || failed.Load() > 0 }, hang, 10*time.Millisecond)
 		}
 	}
-	// Files are looked at when a connection is made, if that was not done within the last second. Behind that second who makes one sees
-	// them, and nobody is left who began before when every caller has ended the stream that it was at, and one more.
+	// Files are read when a connection is made, at most once a second. After that second a new
+	// connection uses them. When every caller has ended its current stream and one more, no caller
+	// uses the old files.
 	pause := func() {
 		time.Sleep(time.Second)
-		anew(served, 2)
+		cycle(served, 2)
 	}
 	next, err := certs.New("the next authority", time.Now().Add(-12*time.Hour), time.Now().Add(12*time.Hour))
 	require.NoError(t, err)
@@ -268,12 +272,12 @@ func TestCertificatesAndAuthorityAreRotatedUnderLoadAndNoStreamFails(t *testing.
 	pause()
 	certstest.Write(t, g.ca.File, next.Cert)
 	pause()
-	// A worker that comes back is dialled anew, by whom the next authority vouches for.
+	// A worker that restarts is dialled again, with certificates of the next authority.
 	g.workers[0].kill()
 	g.workers[0] = g.workers[0].again(t)
 	g.scheduler.untilServed(t, long, 2)
 	pause()
-	anew(told, 1)
+	cycle(received, 1)
 	stop()
 	require.Zero(t, failed.Load())
 	require.Eventually(t, func() bool { return strings.Contains(g.scheduler.log.String(), "certificate files read again") }, hang, 10*time.Millisecond)

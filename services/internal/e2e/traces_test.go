@@ -23,12 +23,12 @@ const (
 	generateSpan = "millrace.v1.InferenceService/Generate"
 )
 
-// sending makes servers that are started with it send to a collector.
+// sending makes a server send its telemetry to a collector.
 func sending(to *telemetrytest.Collector) func(*server) {
 	return func(s *server) { s.env = to.Environment() }
 }
 
-// untilSpan waits for a span of a service that holds.
+// untilSpan waits for a span of a service for which holds is true.
 func untilSpan(t *testing.T, from *telemetrytest.Collector, what string, holds func(telemetrytest.Span) bool) telemetrytest.Span {
 	t.Helper()
 	for deadline := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) {
@@ -45,7 +45,7 @@ func untilSpan(t *testing.T, from *telemetrytest.Collector, what string, holds f
 	}
 }
 
-// child is a span of a name within another.
+// child returns a span of a name within another.
 func child(t *testing.T, from *telemetrytest.Collector, of telemetrytest.Span, service, name string, holds ...func(telemetrytest.Span) bool) telemetrytest.Span {
 	t.Helper()
 	return untilSpan(t, from, service+" "+name, func(s telemetrytest.Span) bool {
@@ -60,8 +60,8 @@ func child(t *testing.T, from *telemetrytest.Collector, of telemetrytest.Span, s
 
 func said(s telemetrytest.Span, key string) string { return s.Attribute(key).GetStringValue() }
 
-// A client's command, the scheduler, and a worker each send what they did to a collector, which sees one trace: also when a worker is
-// killed under the stream and another goes on.
+// The client, the scheduler and the workers each send their spans to a collector, which gets one
+// trace, also if a worker is killed during the stream and another one continues it.
 func TestATraceLeadsFromTheClientToBothWorkers(t *testing.T) {
 	t.Parallel()
 	c := telemetrytest.Start(t)
@@ -72,14 +72,15 @@ func TestATraceLeadsFromTheClientToBothWorkers(t *testing.T) {
 	s := startSchedulerWith(t, sending(c), []*server{workers["w1"], workers["w2"]})
 	s.untilServed(t, long, 2)
 
-	// A client that nobody reads gets no further than what is on the way to it holds: the stream is under way when its worker dies.
+	// A client whose output is not read stops soon, so the stream is open when its worker is
+	// killed.
 	cmd := clientCommand(s.address, "generate", "-m", long, "a secret", "--temperature", "0", "--ignore-eos", "--json", "--max-tokens", "480",
 		"--output-logprobs", "--output-candidates", "64")
 	cmd.Env = append(cmd.Environ(), c.Environment()...)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, unless the test failed
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended unless the test failed
 	lines := bufio.NewReader(out)
 	started, err := lines.ReadBytes('\n')
 	require.NoError(t, err)
@@ -127,7 +128,7 @@ func TestATraceLeadsFromTheClientToBothWorkers(t *testing.T) {
 		require.NotContains(t, s.String(), "secret", "no text of a prompt")
 	}
 
-	// The line of the call in either log leads to the trace.
+	// The line of the call in both logs has the trace id.
 	for _, of := range []*server{s, workers[said(second, "millrace.worker.id")]} {
 		line := regexp.MustCompile(`finished call.*trace_id=` + call.TraceID())
 		require.Eventually(t, func() bool { return line.MatchString(of.log.String()) }, hang, 10*time.Millisecond, of.name)
@@ -140,7 +141,7 @@ func TestMeasuresByTheConventionsAreSent(t *testing.T) {
 	w := startWorkerWith(t, sending(c), "w1", "--device", "sim:step=1ms,decode=0s,prefill=0s", "--load", stories)
 	s := startSchedulerWith(t, sending(c), []*server{w})
 	s.untilServed(t, stories, 1)
-	require.NoError(t, tell(within(t), s, stories, 10))
+	require.NoError(t, generateTokens(within(t), s, stories, 10))
 	for _, service := range []string{schedulerService, workerService} {
 		for _, name := range []string{
 			"gen_ai.server.request.duration", "gen_ai.server.time_to_first_token", "gen_ai.server.time_per_output_token", "gen_ai.client.token.usage",
@@ -157,7 +158,7 @@ func TestMeasuresByTheConventionsAreSent(t *testing.T) {
 	}
 }
 
-// A collector that is not there holds nobody up: neither calls nor the end of a process.
+// A collector that is not there delays neither calls nor the end of a process.
 func TestACollectorThatIsNotThereIsNoFailure(t *testing.T) {
 	t.Parallel()
 	nowhere := func(s *server) {
@@ -166,7 +167,7 @@ func TestACollectorThatIsNotThereIsNoFailure(t *testing.T) {
 	w := startWorkerWith(t, nowhere, "w1", "--device", "sim:step=1ms,decode=0s,prefill=0s", "--load", stories)
 	s := startSchedulerWith(t, nowhere, []*server{w})
 	s.untilServed(t, stories, 1)
-	require.NoError(t, tell(within(t), s, stories, 10))
+	require.NoError(t, generateTokens(within(t), s, stories, 10))
 	for _, of := range []*server{s, w} {
 		of.terminate()
 		require.Zero(t, of.exit(t), of.name)
@@ -185,8 +186,9 @@ func TestAVariableThatCannotBeEndsTheStart(t *testing.T) {
 	}
 }
 
-// A balancer before a scheduler is told of load where an operator wants that, in place of what workers told the scheduler.
-func TestASchedulerReportsLoadWhereThatIsWanted(t *testing.T) {
+// With --load-reports a scheduler reports its own load to its callers, instead of its workers'
+// reports.
+func TestSchedulerReportsLoadIfConfigured(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", "--device", "sim:step=1ms,decode=0s,prefill=0s", "--load", stories)
 	for _, flags := range [][]string{nil, {"--load-reports"}} {

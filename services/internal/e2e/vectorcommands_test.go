@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/vectorfile"
 )
 
-// client runs one command line of the client and gives what it printed; it must succeed.
+// client runs a command line of the client, which must succeed, and returns its output.
 func client(t *testing.T, address string, args ...string) string {
 	t.Helper()
 	out, err := clientCommand(address, args...).CombinedOutput()
@@ -30,7 +30,7 @@ func clientCommand(address string, args ...string) *exec.Cmd {
 	return exec.Command(clientBinary, append(args, "--target", address)...)
 }
 
-// vectorFile writes Gaussian rows around eight centres as .npy and gives the file.
+// vectorFile writes Gaussian rows around eight centres to a .npy file and returns its path.
 func vectorFile(t *testing.T, rows, dimension int) string {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -50,7 +50,7 @@ func vectorFile(t *testing.T, rows, dimension int) string {
 	return path
 }
 
-// startVectorWorker starts a worker with a codebooks folder of its own.
+// startVectorWorker starts a worker with its own codebooks folder.
 func startVectorWorker(t *testing.T, device string) *server {
 	t.Helper()
 	return startWorker(t, device, "--device", device, "--codebooks", filepath.Join(t.TempDir(), "codebooks"))
@@ -63,8 +63,8 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
-// TestEveryDeviceWritesTheSameVectorFiles is the life of a codebook: trained, used by its file and by its name, and looked at. The
-// sim engine's vectors are the float64 reference.
+// TestEveryDeviceWritesTheSameVectorFiles trains a codebook, uses it by its file and by its name,
+// and shows it. The sim engine's vectors are the float64 reference.
 func TestEveryDeviceWritesTheSameVectorFiles(t *testing.T) {
 	t.Parallel()
 	rows := vectorFile(t, 2000, 24)
@@ -104,12 +104,13 @@ func TestEveryDeviceWritesTheSameVectorFiles(t *testing.T) {
 	}
 }
 
-// TestATrainingWhoseWorkerIsKilledGoesOnElsewhere resumes on another device, to the bytes of a training that was not disturbed.
-func TestATrainingWhoseWorkerIsKilledGoesOnElsewhere(t *testing.T) {
+// TestKilledWorkersTrainingContinues resumes a training on another device, to the
+// bytes of an undisturbed one.
+func TestKilledWorkersTrainingContinues(t *testing.T) {
 	t.Parallel()
 	rows, dir := vectorFile(t, 20_000, 32), t.TempDir()
 	at := func(file string) string { return filepath.Join(dir, file) }
-	const many = "1000000" // more than there is time for
+	const many = "1000000" // more than the test waits for
 	flags := []string{"vectors", "train", rows, "-k", "100", "--seed", "7", "--init", "random", "--stable-iterations", many}
 	first := startVectorWorker(t, "cpu")
 	training := clientCommand(first.address, append(flags, "-o", at("cut.safetensors"), "--checkpoint", at("kept"), "--checkpoint-interval", "1",
@@ -127,7 +128,7 @@ func TestATrainingWhoseWorkerIsKilledGoesOnElsewhere(t *testing.T) {
 	require.Contains(t, said.String(), "with --resume "+at("kept"))
 	require.NoFileExists(t, at("cut.safetensors"))
 
-	found := regexp.MustCompile(`goes on from iteration (\d+) `).FindStringSubmatch(said.String())
+	found := regexp.MustCompile(`continues from iteration (\d+) `).FindStringSubmatch(said.String())
 	require.NotNil(t, found, said.String())
 	done, err := strconv.Atoi(found[1])
 	require.NoError(t, err)
@@ -138,8 +139,9 @@ func TestATrainingWhoseWorkerIsKilledGoesOnElsewhere(t *testing.T) {
 	require.True(t, bytes.Equal(read(t, at("whole.safetensors")), read(t, at("resumed.safetensors"))))
 }
 
-// TestAWorkerRefusesWhatIsNoVectorsAndGoesOn holds the client's exit codes to what a real worker says.
-func TestAWorkerRefusesWhatIsNoVectorsAndGoesOn(t *testing.T) {
+// TestWorkerRefusesInvalidVectors checks the client's exit codes for the errors of a
+// real worker.
+func TestWorkerRefusesInvalidVectors(t *testing.T) {
 	t.Parallel()
 	rows, dir := vectorFile(t, 100, 8), t.TempDir()
 	w := startVectorWorker(t, "cpu")

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// npyOf is an array file with a header as it is given.
+// npyOf returns an array file with a given header.
 func npyOf(header string, data []byte) []byte {
 	out := binary.LittleEndian.AppendUint16([]byte("\x93NUMPY\x01\x00"), uint16(len(header)+1))
 	return append(append(append(out, header...), '\n'), data...)
 }
 
-// fvecsOf are rows of zeros of these dimensions.
+// fvecsOf returns rows of zeros with the given dimensions.
 func fvecsOf(dimensions ...uint32) (out []byte) {
 	for _, d := range dimensions {
 		out = append(binary.LittleEndian.AppendUint32(out, d), make([]byte, 4*d)...)
@@ -24,13 +24,14 @@ func fvecsOf(dimensions ...uint32) (out []byte) {
 	return out
 }
 
-// safetensorsOf is a file with a header as it is given.
+// safetensorsOf returns a file with a given header.
 func safetensorsOf(header string, data int) []byte {
 	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), make([]byte, data)...)
 }
 
-// TestHostileFilesAreRefusedByNameAndTheWorkerGoesOn gives the client rows, codes and codebooks that are none, and the worker codebooks.
-func TestHostileFilesAreRefusedByNameAndTheWorkerGoesOn(t *testing.T) {
+// TestHostileVectorFilesAreRefused gives the client invalid rows, codes and
+// codebooks, and the worker invalid codebooks.
+func TestHostileVectorFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	good, dir := vectorFile(t, 100, 8), t.TempDir()
 	books := filepath.Join(t.TempDir(), "codebooks")
@@ -113,7 +114,7 @@ func TestHostileFilesAreRefusedByNameAndTheWorkerGoesOn(t *testing.T) {
 	require.NotContains(t, w.log.String(), "panic")
 }
 
-// refusedCommand requires that a command of vectors fails with an exit code and says something.
+// refusedCommand requires that a vectors command fails with an exit code and a text.
 func refusedCommand(t *testing.T, w *server, code int, says string, args ...string) {
 	t.Helper()
 	cmd := clientCommand(w.address, append([]string{"vectors"}, args...)...)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// vectorRows are n rows of d 32-bit floats.
+// vectorRows returns n rows of d 32-bit floats.
 func vectorRows(n, d int) []byte {
 	rows := make([]byte, 0, n*d*4)
 	for x, i := uint32(1), 0; i < n*d; i++ {
@@ -29,7 +29,7 @@ func vectorRows(n, d int) []byte {
 	return rows
 }
 
-// putOn puts a codebook's bytes.
+// putOn uploads the bytes of a codebook.
 func putOn(ctx context.Context, t *testing.T, s *server, h *pb.PutCodebookHeader, body []byte) (*pb.PutCodebookResponse, error) {
 	t.Helper()
 	stream, err := pb.NewVectorServiceClient(s.conn).PutCodebook(ctx)
@@ -45,9 +45,10 @@ func putOn(ctx context.Context, t *testing.T, s *server, h *pb.PutCodebookHeader
 	return stream.CloseAndRecv()
 }
 
-// Through a scheduler, a training loses its worker and goes on from its checkpoint on another one; its codebook is put on both, and
-// every chunk gets the same codes while one of them is killed.
-func TestAFleetTrainsKeepsAndEncodesAsOneWorkerDoes(t *testing.T) {
+// Through a scheduler, a training loses its worker and continues from its checkpoint on another
+// one. Its codebook is put on both, and every chunk gets the same codes while one of them is
+// killed.
+func TestFleetTrainsAndEncodesAsOneWorker(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	workers := map[string]*server{}
@@ -67,7 +68,7 @@ func TestAFleetTrainsKeepsAndEncodesAsOneWorkerDoes(t *testing.T) {
 			StableIterations: proto.Uint32(endlessUpdates), CheckpointInterval: proto.Uint32(4),
 		}
 	}
-	// Which of the two trains is the scheduler's choice.
+	// The scheduler chooses which of the two trains.
 	seen, lost := 0, ""
 	cut := trainOn(within(t), t, fleet, config(endlessUpdates), nil, rows, func(worker string) {
 		if seen++; seen == 2 {
@@ -88,7 +89,7 @@ func TestAFleetTrainsKeepsAndEncodesAsOneWorkerDoes(t *testing.T) {
 	got := trainOn(within(t), t, fleet, resumed, cut.checkpoint, rows, without)
 	require.NoError(t, got.err)
 	var want trained
-	for id, w := range workers { // undisturbed, when the scheduler has no training any more to find a place for
+	for id, w := range workers { // undisturbed, after the scheduler's trainings have ended
 		if id != lost {
 			want = trainOn(within(t), t, w, config(updates), nil, rows, without)
 		}

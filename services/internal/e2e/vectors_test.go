@@ -18,24 +18,24 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// trained is what a training's call gave.
+// trained is the result of a training call.
 type trained struct {
 	codebook   []byte
-	checkpoint []byte // the last whole one
+	checkpoint []byte // the last complete one
 	iteration  uint32 // of the checkpoint
 	digest     string
 	err        error
 }
 
-// without is for a training that nothing is done to.
+// without is for a training without a fault.
 func without(string) {}
 
-// trainOn does a training; each is called behind every checkpoint that is whole, with the worker that trains.
+// trainOn runs a training; each is called with the worker after every complete checkpoint.
 func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig, prologue, rows []byte, each func(worker string)) (out trained) {
 	t.Helper()
 	stream, err := pb.NewVectorServiceClient(s.conn).TrainCodebook(ctx)
 	require.NoError(t, err)
-	send := func(m *pb.TrainCodebookRequest) { _ = stream.Send(m) } // the end tells of errors
+	send := func(m *pb.TrainCodebookRequest) { _ = stream.Send(m) } // errors come with the end of the stream
 	send(&pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Config{Config: c}})
 	if len(prologue) > 0 {
 		send(&pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Prologue{Prologue: prologue}})
@@ -70,11 +70,12 @@ func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig,
 	}
 }
 
-// endlessUpdates are more than there is time for: a training of so many is under way whenever something is done to its worker.
+// endlessUpdates is more than any test waits for, so that the training runs when its worker has a
+// fault.
 const endlessUpdates = 1_000_000
 
-// A worker is killed in the middle of a training; another one goes on from the last checkpoint to the same bits, saves the codebook,
-// and has it again after a restart.
+// A worker is killed during a training; another one continues from the last checkpoint to the same
+// bits, saves the codebook, and has it after a restart.
 func TestATrainingOutlivesItsWorker(t *testing.T) {
 	t.Parallel()
 	books := filepath.Join(t.TempDir(), "codebooks")
@@ -124,7 +125,7 @@ func TestATrainingOutlivesItsWorker(t *testing.T) {
 	require.Equal(t, got.digest, encoded.GetCodebookDigest())
 }
 
-func TestAWorkerMayBeToldToTakeNoTrainings(t *testing.T) {
+func TestWorkerCanRefuseTrainings(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "none", "--max-trainings", "0", "--codebooks", filepath.Join(t.TempDir(), "x"))
 	got := trainOn(within(t), t, w, &pb.TrainingConfig{

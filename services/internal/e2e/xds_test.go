@@ -40,21 +40,21 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// node is who asks the control plane.
+// node is the client's identity at the control plane.
 const node = "caller"
 
-// plane is a control plane in this process, which tells where the fleet is and how to call it.
+// plane is a control plane in this process, with the addresses of the fleet and the rules of calls.
 type plane struct {
-	bootstrap []byte // what clients know of it
+	bootstrap []byte // of clients
 	cache     cache.SnapshotCache
 	version   int
 }
 
-// mesh is what it tells.
+// mesh is its configuration.
 type mesh struct {
 	servers []string
 	route   *routepb.RouteAction // nil: no limits
-	policy  proto.Message        // how calls are balanced; nil: by turns
+	policy  proto.Message        // of load balancing; nil: round robin
 }
 
 func startPlane(t *testing.T) *plane {
@@ -77,8 +77,8 @@ func startPlane(t *testing.T) *plane {
 	return p
 }
 
-// tell replaces what it has told, for xds:///fleet.
-func (p *plane) tell(t *testing.T, m mesh) {
+// set replaces the configuration of xds:///fleet.
+func (p *plane) set(t *testing.T, m mesh) {
 	t.Helper()
 	pack := func(m proto.Message) *anypb.Any {
 		packed, err := anypb.New(m)
@@ -133,7 +133,7 @@ func (p *plane) tell(t *testing.T, m mesh) {
 	require.NoError(t, p.cache.SetSnapshot(t.Context(), node, snapshot))
 }
 
-// dial is what a client of the project does with xds:///fleet.
+// dial dials xds:///fleet as a client of the project does.
 func (p *plane) dial(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	knows, err := xds.NewXDSResolverWithConfigForTesting(p.bootstrap)
@@ -141,7 +141,7 @@ func (p *plane) dial(t *testing.T) *grpc.ClientConn {
 	return dial(t, "xds:///fleet", grpc.WithResolvers(knows))
 }
 
-// called is the server that a call runs on.
+// called returns the server of a call.
 func (c *call) called(t *testing.T) string {
 	t.Helper()
 	at, ok := peer.FromContext(c.stream.Context())
@@ -157,7 +157,7 @@ func TestClientsFindSchedulersByAControlPlane(t *testing.T) {
 		s.untilServed(t, long, 1)
 	}
 	p := startPlane(t)
-	p.tell(t, mesh{servers: []string{a.address, b.address}})
+	p.set(t, mesh{servers: []string{a.address, b.address}})
 	on := &server{infer: pb.NewInferenceServiceClient(p.dial(t))}
 	calls := map[string]*call{}
 	guard := time.Now().Add(hang)
@@ -171,8 +171,8 @@ func TestClientsFindSchedulersByAControlPlane(t *testing.T) {
 		}
 	}
 
-	// Taken out of what the control plane tells, a scheduler gets no more calls, and keeps those that it has.
-	p.tell(t, mesh{servers: []string{b.address}})
+	// A scheduler that the control plane removes gets no more calls and keeps its open ones.
+	p.set(t, mesh{servers: []string{b.address}})
 	for others := 0; others < 10; others++ {
 		require.True(t, time.Now().Before(guard), "it gets no more")
 		c := beginAll(t, on, 1, endless)[0]
@@ -183,25 +183,25 @@ func TestClientsFindSchedulersByAControlPlane(t *testing.T) {
 	}
 	goOn(t, []*call{calls[a.address], calls[b.address]})
 
-	// One that dies is gone from the next call on, told or not.
-	p.tell(t, mesh{servers: []string{a.address, b.address}})
+	// One that dies gets no further call, even if the control plane still lists it.
+	p.set(t, mesh{servers: []string{a.address, b.address}})
 	a.kill()
 	require.Eventually(t, func() bool { return generate(within(t), on.infer, ask(long, 3)).err == nil }, hang, time.Millisecond)
 	goOn(t, []*call{calls[b.address]})
 }
 
-// The time that a route allows a whole call is Envoy's alone; the one that it allows a stream is a deadline to a client without proxy.
-func TestAControlPlanesTimeLimitsOfAStreamAreDeadlines(t *testing.T) {
+// Only Envoy applies a route's timeout; to a proxyless client max_stream_duration is a deadline.
+func TestControlPlaneStreamLimitsAreDeadlines(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	p := startPlane(t)
-	p.tell(t, mesh{servers: []string{w.address}, route: &routepb.RouteAction{Timeout: durationpb.New(time.Millisecond)}})
+	p.set(t, mesh{servers: []string{w.address}, route: &routepb.RouteAction{Timeout: durationpb.New(time.Millisecond)}})
 	o := generate(within(t), pb.NewInferenceServiceClient(p.dial(t)), ask(long, 100)) // of 2 ms each
 	require.NoError(t, o.err)
 	require.Len(t, o.ids, 100)
 
 	p = startPlane(t)
-	p.tell(t, mesh{servers: []string{w.address}, route: &routepb.RouteAction{
+	p.set(t, mesh{servers: []string{w.address}, route: &routepb.RouteAction{
 		MaxStreamDuration: &routepb.RouteAction_MaxStreamDuration{MaxStreamDuration: durationpb.New(time.Second)},
 	}})
 	stream, err := pb.NewInferenceServiceClient(p.dial(t)).Generate(undated(t), endless())
@@ -212,12 +212,12 @@ func TestAControlPlanesTimeLimitsOfAStreamAreDeadlines(t *testing.T) {
 	w.untilIdle(t)
 }
 
-func TestAControlPlanesRetriesAreOfCallsWithoutAnswer(t *testing.T) {
+func TestControlPlaneRetriesWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	requireSafeRetries(t, func(t *testing.T, addresses ...string) *grpc.ClientConn {
 		t.Helper()
 		p := startPlane(t)
-		p.tell(t, mesh{servers: addresses, route: &routepb.RouteAction{RetryPolicy: &routepb.RetryPolicy{
+		p.set(t, mesh{servers: addresses, route: &routepb.RouteAction{RetryPolicy: &routepb.RetryPolicy{
 			RetryOn: "unavailable", NumRetries: wrapperspb.UInt32(3),
 			RetryBackOff: &routepb.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(10 * time.Millisecond), MaxInterval: durationpb.New(100 * time.Millisecond)},
 		}}})
@@ -225,22 +225,22 @@ func TestAControlPlanesRetriesAreOfCallsWithoutAnswer(t *testing.T) {
 	})
 }
 
-func TestAControlPlaneHasCallersWeighWorkersByTheirLoadReports(t *testing.T) {
+func TestControlPlaneWeighsByLoadReports(t *testing.T) {
 	t.Parallel()
 	full, idle := weighted(t)
 	p := startPlane(t)
-	p.tell(t, mesh{servers: []string{full.address, idle.address}, policy: &weightedpb.ClientSideWeightedRoundRobin{
+	p.set(t, mesh{servers: []string{full.address, idle.address}, policy: &weightedpb.ClientSideWeightedRoundRobin{
 		BlackoutPeriod: durationpb.New(0), WeightUpdatePeriod: durationpb.New(100 * time.Millisecond),
 	}})
 	untilWeighed(t, p.dial(t), "idle")
 }
 
-// The client that is built with the tag takes such a target, and the one without says what it lacks.
-func TestTheClientTakesATargetOfAControlPlaneWhereItIsBuiltIn(t *testing.T) {
+// A client built with the tag accepts such a target; the error of one without it names the tag.
+func TestClientDialsAControlPlaneTarget(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	p := startPlane(t)
-	p.tell(t, mesh{servers: []string{w.address}})
+	p.set(t, mesh{servers: []string{w.address}})
 	built := filepath.Join(t.TempDir(), "millrace")
 	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "xds", "-o", built, "./services/millrace")
 	build.Dir = root

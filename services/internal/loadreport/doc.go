@@ -1,8 +1,9 @@
-// Package loadreport tells balancers how much a server has to do, in the words of ORCA: in the trailer of each generation, and by a
-// stream of its own.
+// Package loadreport reports a server's load to load balancers in the format of ORCA (gRFC A51): in
+// the trailer of each generation, and by a stream.
 //
-// A Reporter asks its server what there is to do when somebody wants to know, a few times a second at most, and counts generations
-// itself. Options and Register put it on a server; End is called by each generation when it ends.
+// A Reporter reads the load of its server when a report is requested, a few times a second at most,
+// and counts generations itself. Options and Register install it on a server. Each generation calls
+// End when it ends.
 //
-// It knows nothing of models and workers: what a report says of them, its server says.
+// The package knows no model and no worker: the server provides the Load.
 package loadreport

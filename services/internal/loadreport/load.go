@@ -4,25 +4,27 @@ import (
 	"google.golang.org/grpc/orca"
 )
 
-// Load is what a server has to do.
+// Load is the load of a server.
 type Load struct {
-	// KVBlocks are those of all caches, and HeldBlocks those of them that sequences hold; HeldBlocks <= KVBlocks.
+	// KVBlocks counts the blocks of all KV caches, and HeldBlocks those that sequences hold.
+	// HeldBlocks <= KVBlocks.
 	HeldBlocks, KVBlocks int64
-	// Running and Waiting are requests, and Places how many may run at once; 0: nobody knows.
+	// Running and Waiting count requests. Places is how many can run at once; 0: unknown.
 	Running, Waiting, Places int64
-	// MemoryUsed of MemoryLimit bytes of the devices are taken; a limit of 0: nobody knows.
+	// MemoryUsed of MemoryLimit bytes of the devices are in use. MemoryLimit 0: unknown.
 	MemoryUsed, MemoryLimit uint64
 }
 
-// Names of what a report has no field for: those by which other servers of the field tell it.
+// Names of metrics for which a report has no field. Other inference servers use the same.
 const (
 	cacheUsage = "kv_cache_usage"
 	running    = "num_requests_running"
 	waiting    = "num_requests_waiting"
 )
 
-// metrics are a load in ORCA's words. application_utilization is the share of KV blocks that are held and how many wait for each place
-// added up, so that it passes 1 where a server is full, and grows with what waits.
+// metrics converts a load to ORCA's metrics. application_utilization is the share of held KV blocks
+// plus the number of waiting requests for each place. So it exceeds 1 on a full server and grows
+// with the queue.
 func (l Load) metrics() *orca.ServerMetrics {
 	cache := float64(l.HeldBlocks) / float64(max(l.KVBlocks, 1))
 	m := &orca.ServerMetrics{

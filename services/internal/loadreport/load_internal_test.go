@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestALoadIsToldInTheWordsOfBalancers(t *testing.T) {
+func TestLoadMetrics(t *testing.T) {
 	for name, tc := range map[string]struct {
 		load               Load
 		cache, application float64
@@ -33,21 +33,21 @@ func TestALoadIsToldInTheWordsOfBalancers(t *testing.T) {
 	}
 }
 
-func TestRatesAreOfTheLastSeconds(t *testing.T) {
+func TestRatesCoverTheLastSeconds(t *testing.T) {
 	var r rates
-	at := time.Unix(0, 0)
-	ended, wrong := r.add(sample{at: at})
-	require.Zero(t, ended+wrong, "one sample is no rate")
-	for i := range 100 { // ten a second, one of them wrong
-		at = at.Add(every)
-		ended, wrong = r.add(sample{at, int64(i + 1), int64(i+1) / 10})
+	now := time.Unix(0, 0)
+	ended, failed := r.add(sample{time: now})
+	require.Zero(t, ended+failed, "one sample is no rate")
+	for i := range 100 { // ten a second, one of them failed
+		now = now.Add(maxAge)
+		ended, failed = r.add(sample{now, int64(i + 1), int64(i+1) / 10})
 	}
 	require.InDelta(t, 10, ended, 1e-6)
-	require.InDelta(t, 1, wrong, .2)
-	for range 60 { // nothing more comes
-		at = at.Add(every)
-		ended, _ = r.add(sample{at, 100, 10})
+	require.InDelta(t, 1, failed, .2)
+	for range 60 { // no more follow
+		now = now.Add(maxAge)
+		ended, _ = r.add(sample{now, 100, 10})
 	}
 	require.Zero(t, ended, "what is older is forgotten")
-	require.LessOrEqual(t, len(r.samples), most)
+	require.LessOrEqual(t, len(r.samples), maxSamples)
 }

@@ -16,24 +16,26 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// every is how old a report may be.
-const every = 100 * time.Millisecond
+// maxAge bounds the age of a report.
+const maxAge = 100 * time.Millisecond
 
-// Reporter makes reports of one server. Safe for concurrent use; nil makes none.
+// Reporter makes the reports of one server. It is safe for concurrent use. A nil Reporter makes
+// none.
 type Reporter struct {
-	read         func() Load
-	ended, wrong atomic.Int64
+	read          func() Load
+	ended, failed atomic.Int64
 
 	mu      sync.Mutex
 	rates   rates               // guarded by mu
-	at      time.Time           // guarded by mu; of the last reading
-	metrics *orca.ServerMetrics // guarded by mu; of then, and never changed
+	readAt  time.Time           // guarded by mu; when the load was read
+	metrics *orca.ServerMetrics // guarded by mu; of that time; never modified
 }
 
-// New makes a reporter. read is called from any goroutine, and returns at once.
+// New returns a reporter. read may be called from any goroutine, and must return at once.
 func New(read func() Load) *Reporter { return &Reporter{read: read} }
 
-// Options make a server put a report into the trailer of each call that End is called for.
+// Options returns the server options that put a report into the trailer of each call for which End
+// is called.
 func (r *Reporter) Options() []grpc.ServerOption {
 	if r == nil {
 		return nil
@@ -41,7 +43,7 @@ func (r *Reporter) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{orca.CallMetricsServerOption(r)}
 }
 
-// Register puts the service on a server that sends reports by stream.
+// Register registers the service that streams reports.
 func (r *Reporter) Register(on *rpc.Server) error {
 	if r == nil {
 		return nil
@@ -52,19 +54,21 @@ func (r *Reporter) Register(on *rpc.Server) error {
 	return nil
 }
 
-// wrongs are the codes of calls that a server failed, or had no room for: it is no better for having answered them soon.
-var wrongs = map[codes.Code]bool{
+// serverErrors are the codes of calls that the server failed or had no capacity for. Answering
+// those quickly does not make it a better choice.
+var serverErrors = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Internal: true, codes.Unknown: true, codes.DataLoss: true,
 }
 
-// End counts a generation that has ended, and puts what it cost into its trailer, in tokens of its prompt and tokens generated.
+// End counts a generation that has ended, and puts its cost into its trailer: the tokens of its
+// prompt and the generated tokens.
 func (r *Reporter) End(ctx context.Context, prompt, generated int64, err error) {
 	if r == nil {
 		return
 	}
 	r.ended.Add(1)
-	if wrongs[status.Code(err)] {
-		r.wrong.Add(1)
+	if serverErrors[status.Code(err)] {
+		r.failed.Add(1)
 	}
 	if call := orca.CallMetricsRecorderFromContext(ctx); call != nil {
 		call.SetRequestCost("prompt_tokens", float64(prompt))
@@ -72,13 +76,13 @@ func (r *Reporter) End(ctx context.Context, prompt, generated int64, err error) 
 	}
 }
 
-// ServerMetrics implements orca.ServerMetricsProvider. What it gives is the caller's.
+// ServerMetrics implements orca.ServerMetricsProvider. The caller owns the result.
 func (r *Reporter) ServerMetrics() *orca.ServerMetrics {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); r.metrics == nil || now.Sub(r.at) >= every {
-		r.at, r.metrics = now, r.read().metrics()
-		r.metrics.QPS, r.metrics.EPS = r.rates.add(sample{now, r.ended.Load(), r.wrong.Load()})
+	if now := time.Now(); r.metrics == nil || now.Sub(r.readAt) >= maxAge {
+		r.readAt, r.metrics = now, r.read().metrics()
+		r.metrics.QPS, r.metrics.EPS = r.rates.add(sample{now, r.ended.Load(), r.failed.Load()})
 	}
 	out := *r.metrics
 	out.Utilization, out.RequestCost, out.NamedMetrics = maps.Clone(out.Utilization), maps.Clone(out.RequestCost), maps.Clone(out.NamedMetrics)

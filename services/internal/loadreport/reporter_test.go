@@ -31,7 +31,7 @@ func (c costly) Generate(_ *pb.GenerateRequest, stream grpc.ServerStreamingServe
 	return nil
 }
 
-// trailer is that of one generation on a server with a reporter.
+// trailer returns the trailer of one generation on a server with a reporter.
 func trailer(t *testing.T, r *loadreport.Reporter) (*grpc.ClientConn, metadata.MD) {
 	t.Helper()
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, Options: r.Options()}, rpctest.Logger(t))
@@ -48,7 +48,7 @@ func trailer(t *testing.T, r *loadreport.Reporter) (*grpc.ClientConn, metadata.M
 	return conn, stream.Trailer()
 }
 
-func TestReportsComeWithEachGenerationAndByStream(t *testing.T) {
+func TestReportsInTrailersAndByStream(t *testing.T) {
 	conn, got := trailer(t, loadreport.New(func() loadreport.Load {
 		return loadreport.Load{HeldBlocks: 1, KVBlocks: 4, Waiting: 3, Places: 4}
 	}))
@@ -68,7 +68,7 @@ func TestReportsComeWithEachGenerationAndByStream(t *testing.T) {
 	require.Empty(t, report.GetRequestCost())
 }
 
-func TestAServerWithoutAReporterReportsNothing(t *testing.T) {
+func TestNilReporterReportsNothing(t *testing.T) {
 	conn, got := trailer(t, nil)
 	require.Empty(t, got.Get(rpc.LoadReportPrefix+"-bin"))
 	reports, err := orcaservice.NewOpenRcaServiceClient(conn).StreamCoreMetrics(t.Context(), &orcaservice.OrcaLoadReportRequest{})
@@ -78,7 +78,7 @@ func TestAServerWithoutAReporterReportsNothing(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err), "%v", err)
 }
 
-func TestTheServerIsAskedAFewTimesASecond(t *testing.T) {
+func TestLoadIsReadAFewTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		r := loadreport.New(func() loadreport.Load { asked++; return loadreport.Load{} })

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Addresses are where a process answers beside its own service; empty: nowhere.
+// Addresses are a process's listen addresses; "" means none.
 type Addresses struct {
-	// Listen is that of its service.
+	// Listen is the address of its service.
 	Listen string
 	// Metrics and Profiles are the values of --metrics-listen and --pprof-listen.
 	Metrics, Profiles string
-	// Console is that of --console-listen, which schedulers alone have.
+	// Console is the value of --console-listen, which only schedulers have.
 	Console string
 }
 
-// Validate reports everything that is wrong, each by its flag.
+// Validate returns all errors, each with its flag.
 func (a Addresses) Validate() error {
 	var wrong []error
 	check := func(flag, address, what string) {
@@ -30,7 +30,7 @@ func (a Addresses) Validate() error {
 			wrong = append(wrong, fmt.Errorf("%s %q: is --listen; %s need an address of their own", flag, address, what))
 		}
 	}
-	check("--metrics-listen", a.Metrics, "measures")
+	check("--metrics-listen", a.Metrics, "metrics")
 	check("--pprof-listen", a.Profiles, "profiles")
 	check("--console-listen", a.Console, "browsers")
 	for _, other := range [][2]string{{"--metrics-listen", a.Metrics}, {"--pprof-listen", a.Profiles}} {
@@ -49,7 +49,7 @@ func (a Addresses) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// unix is whether an address is a path.
+// unix reports whether an address is a path.
 func unix(address string) bool { return strings.HasPrefix(address, "unix:") }
 
 func wellFormed(address string) bool {
@@ -57,7 +57,7 @@ func wellFormed(address string) bool {
 	return unix(address) || err == nil && port != ""
 }
 
-// clash is whether two addresses cannot both be listened on.
+// clash reports whether two addresses cannot both be listened on.
 func clash(a, b string) bool {
 	if unix(a) || unix(b) {
 		return a == b
@@ -67,13 +67,14 @@ func clash(a, b string) bool {
 	return errA == nil && errB == nil && portA == portB && portA != "0" && (hostA == hostB || everywhere(hostA) || everywhere(hostB))
 }
 
-// everywhere is whether a host stands for all addresses of this one.
+// everywhere reports whether a host stands for all addresses.
 func everywhere(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "" || err == nil && ip.IsUnspecified()
 }
 
-// loopback is whether an address is reached from this machine alone, whatever names mean here.
+// loopback reports whether an address is reachable from this machine only, whatever names resolve
+// to.
 func loopback(address string) bool {
 	if unix(address) {
 		return true

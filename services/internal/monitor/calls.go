@@ -13,15 +13,15 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// unknown stands for methods that nobody registered: who calls them may name any.
-const unknown = "unknown"
+// unknownMethod is the label of methods that are not registered, which callers choose freely.
+const unknownMethod = "unknown"
 
-// seconds resolve calls: 1 ms to 1 h.
+// seconds are the histogram bounds: 1 ms to 1 h.
 var seconds = []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600}
 
-// Calls counts the calls of a gRPC server under the names that go-grpc-middleware gives them, and refusals by their reason. What a
-// caller sends becomes no label: methods are those registered, codes and reasons those that are defined. It implements
-// rpc.CallObserver and prometheus.Collector.
+// Calls counts the calls of a gRPC server under the names of go-grpc-middleware, and refusals by
+// reason. Callers cannot create labels: methods must be registered, and codes and reasons defined.
+// It implements rpc.CallObserver and prometheus.Collector.
 type Calls struct {
 	started, handled, refused *prometheus.CounterVec
 	handling                  *prometheus.HistogramVec
@@ -29,19 +29,19 @@ type Calls struct {
 	keys                      prometheus.Collector // nil: the server has none
 }
 
-// Measures of every server.
+// Metrics of every server.
 var (
 	methodLabels = []string{"grpc_type", "grpc_service", "grpc_method"}
 
-	aboutStarted = About{"grpc_server_started_total", Counter, methodLabels, "Calls begun; those of methods that do not exist are of " +
+	startedMetric = Metric{"grpc_server_started_total", Counter, methodLabels, "Calls begun; those of methods that do not exist are of " +
 		"service and method unknown."}
-	aboutHandled  = About{"grpc_server_handled_total", Counter, append(methodLabels[:3:3], "grpc_code"), "Calls ended, by code."}
-	aboutHandling = About{"grpc_server_handling_seconds", Histogram, methodLabels, "Time of a call from its arrival to its end, a " +
+	handledMetric  = Metric{"grpc_server_handled_total", Counter, append(methodLabels[:3:3], "grpc_code"), "Calls ended, by code."}
+	handlingMetric = Metric{"grpc_server_handling_seconds", Histogram, methodLabels, "Time of a call from its arrival to its end, a " +
 		"stream's last message included."}
-	aboutRefused = About{"millrace_refused_calls_total", Counter, []string{"reason", "origin"}, "Calls that ended with a status that has " +
+	refusedMetric = Metric{"millrace_refused_calls_total", Counter, []string{"reason", "origin"}, "Calls that ended with a status that has " +
 		"a reason, by it. origin: own, or worker where a scheduler passes a worker's status on."}
 
-	ofServer = []Reading[*rpc.Server]{
+	serverMetrics = []Reading[*rpc.Server]{
 		{Name: "millrace_panics_total", Kind: Counter, Help: "Handlers that panicked; each lost its own call.",
 			Read: func(s *rpc.Server) float64 { return float64(s.Panics()) }},
 		{Name: "millrace_held_request_bytes", Kind: Gauge, Help: "Bytes of requests that are held, those of up to 4 KiB not counted.",
@@ -63,11 +63,11 @@ var (
 		{Name: "millrace_stalled_calls_total", Kind: Counter, Help: "Calls that ended because their caller read nothing of the answer for --send-stall.",
 			Read: func(s *rpc.Server) float64 { return float64(s.StalledCalls()) }},
 		refusedConnections(rpc.CauseHandshake), refusedConnections(rpc.CauseAddress),
-		refusedConnections(rpc.CauseUnsettled), refusedConnections(rpc.CauseHeaders),
+		refusedConnections(rpc.CausePending), refusedConnections(rpc.CauseHeaders),
 	}
 )
 
-// refusedConnections is the series of a cause.
+// refusedConnections returns the series of a cause.
 func refusedConnections(cause string) Reading[*rpc.Server] {
 	return Reading[*rpc.Server]{
 		Name: "millrace_refused_connections_total", Kind: Counter, Label: "cause", Value: cause,
@@ -77,22 +77,23 @@ func refusedConnections(cause string) Reading[*rpc.Server] {
 	}
 }
 
-// NewCalls makes counters at 0. Give them to the server's configuration, and then the server to Of.
+// NewCalls returns counters at 0. Put them into the server's configuration, and then pass the
+// server to Of.
 func NewCalls() *Calls {
-	counters := func(a About) *prometheus.CounterVec {
+	counters := func(a Metric) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: a.Name, Help: a.Help}, a.Labels)
 	}
 	return &Calls{
-		started: counters(aboutStarted), handled: counters(aboutHandled), refused: counters(aboutRefused),
+		started: counters(startedMetric), handled: counters(handledMetric), refused: counters(refusedMetric),
 		handling: prometheus.NewHistogramVec(
-			prometheus.HistogramOpts{Name: aboutHandling.Name, Help: aboutHandling.Help, Buckets: seconds}, methodLabels),
+			prometheus.HistogramOpts{Name: handlingMetric.Name, Help: handlingMetric.Help, Buckets: seconds}, methodLabels),
 	}
 }
 
-// Of gives the server whose calls they are, before it serves.
+// Of sets the server that is observed. Call it before the server serves.
 func (c *Calls) Of(s *rpc.Server) { c.server = s }
 
-// With gives the measures of those who may call the server, before anything is served.
+// With adds the metrics of keys. Call it before the server serves.
 func (c *Calls) With(keys prometheus.Collector) { c.keys = keys }
 
 // Began implements rpc.CallObserver.
@@ -117,7 +118,7 @@ func (c *Calls) Ended(m rpc.Method, err error, took time.Duration) {
 	c.refused.WithLabelValues(why, origin).Inc()
 }
 
-// labelsOf are the labels of a method; it has no name where nobody registered it.
+// labelsOf returns the labels of a method. Methods that are not registered have no name.
 func labelsOf(m rpc.Method) []string {
 	kind := "unary"
 	switch {
@@ -130,12 +131,12 @@ func labelsOf(m rpc.Method) []string {
 	}
 	service, method, ok := strings.Cut(strings.TrimPrefix(m.Name, "/"), "/")
 	if !ok {
-		service, method = unknown, unknown
+		service, method = unknownMethod, unknownMethod
 	}
 	return append(make([]string, 0, 4), kind, service, method)
 }
 
-// Code is a code's name; those that gRPC does not define are Unknown.
+// Code returns the name of a code, or Unknown for codes that gRPC does not define.
 func Code(c codes.Code) string {
 	if c > codes.Unauthenticated {
 		return codes.Unknown.String()
@@ -148,8 +149,8 @@ func (c *Calls) Describe(out chan<- *prometheus.Desc) {
 	for _, v := range c.vecs() {
 		v.Describe(out)
 	}
-	for _, r := range ofServer {
-		out <- r.About().Desc()
+	for _, r := range serverMetrics {
+		out <- r.Metric().Desc()
 	}
 }
 
@@ -161,7 +162,7 @@ func (c *Calls) Collect(out chan<- prometheus.Metric) {
 	if c.server == nil {
 		return
 	}
-	for _, r := range ofServer {
+	for _, r := range serverMetrics {
 		r.Send(out, c.server, nil)
 	}
 }
@@ -174,14 +175,14 @@ func (c *Calls) vecs() []prometheus.Collector {
 	return all
 }
 
-// AboutCalls are the measures of Calls, in the order of names.
-func AboutCalls() []About {
-	all := []About{aboutStarted, aboutHandled, aboutHandling, aboutRefused}
-	for _, r := range ofServer {
-		all = append(all, r.About())
+// CallMetrics describes the metrics of Calls, sorted by name.
+func CallMetrics() []Metric {
+	all := []Metric{startedMetric, handledMetric, handlingMetric, refusedMetric}
+	for _, r := range serverMetrics {
+		all = append(all, r.Metric())
 	}
-	slices.SortFunc(all, func(a, b About) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(all, func(a, b About) bool { return a.Name == b.Name })
+	slices.SortFunc(all, func(a, b Metric) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(all, func(a, b Metric) bool { return a.Name == b.Name })
 }
 
 var _ rpc.CallObserver = (*Calls)(nil)

@@ -23,15 +23,15 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// patience is a guard: what is waited for comes much sooner.
+// patience is a hang guard: the tests wait for a far shorter time.
 const patience = time.Minute
 
-func TestTheDocumentNamesTheMeasuresOfServers(t *testing.T) {
-	monitortest.Document(t, "Measures of both", monitor.AboutCalls())
-	monitortest.Names(t, "(millrace|grpc_server)_", monitor.AboutCalls())
+func TestDocumentListsServerMetrics(t *testing.T) {
+	monitortest.Document(t, "Metrics of both", monitor.CallMetrics())
+	monitortest.Names(t, "(millrace|grpc_server)_", monitor.CallMetrics())
 }
 
-// answers is a service whose one method ends as it is told.
+// answers is a service whose one method returns what fail returns.
 type answers struct{ fail func() error }
 
 var answersService = grpc.ServiceDesc{ServiceName: "test.Answers", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
@@ -43,7 +43,7 @@ var answersService = grpc.ServiceDesc{ServiceName: "test.Answers", HandlerType: 
 	},
 }}}
 
-// counted serves and counts, and gives what scrapes.
+// counted serves and counts, and returns a function that scrapes.
 func counted(t *testing.T, a *answers) (conn *grpc.ClientConn, series func() map[string]float64) {
 	t.Helper()
 	calls := monitor.NewCalls()
@@ -55,7 +55,7 @@ func counted(t *testing.T, a *answers) (conn *grpc.ClientConn, series func() map
 	conn = rpctest.Dial(t, lis)
 	registry, err := monitor.Registry(calls)
 	require.NoError(t, err)
-	page := monitor.Page{Measures: registry}
+	page := monitor.Page{Metrics: registry}
 	return conn, func() map[string]float64 {
 		recorder := httptest.NewRecorder()
 		page.Handler(rpctest.Logger(t)).ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
@@ -64,7 +64,7 @@ func counted(t *testing.T, a *answers) (conn *grpc.ClientConn, series func() map
 	}
 }
 
-func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
+func TestCallsAreCountedByStatus(t *testing.T) {
 	a := &answers{}
 	conn, series := counted(t, a)
 	ask := func(fail func() error) codes.Code {
@@ -73,7 +73,7 @@ func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
 	}
 	refused := func(domain, why string) func() error {
 		return func() error {
-			return rpc.Fault{Code: codes.ResourceExhausted, Domain: domain, Reason: why, Message: "no"}.Err()
+			return rpc.Error{Code: codes.ResourceExhausted, Domain: domain, Reason: why, Message: "no"}.Err()
 		}
 	}
 	require.Equal(t, codes.OK, ask(func() error { return nil }))
@@ -106,7 +106,7 @@ func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
 		"millrace_max_held_request_bytes":                                                                rpc.DefaultMaxWaitingBytes,
 		"grpc_server_started_total grpc_method=Check grpc_service=grpc.health.v1.Health grpc_type=unary": 1,
 	}
-	require.Eventually(t, func() bool { // a call is counted behind its end
+	require.Eventually(t, func() bool { // a call is counted after its end
 		got := series()
 		for id, value := range want {
 			if is, there := got[id]; !there || is != value {
@@ -117,7 +117,7 @@ func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
 	}, patience, time.Millisecond, "%v", series())
 }
 
-func TestMethodsThatNobodyHasAreOneSeries(t *testing.T) {
+func TestUnknownMethodsAreOneSeries(t *testing.T) {
 	conn, series := counted(t, &answers{})
 	const many = 1000
 	for i := range many {
@@ -132,7 +132,7 @@ func TestMethodsThatNobodyHasAreOneSeries(t *testing.T) {
 	}
 }
 
-func TestALabelIsTextOfALimitedLength(t *testing.T) {
+func TestLabelsAreClipped(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                        "",
 		"a\"b\n\\c":               "a\"b\n\\c",

@@ -1,9 +1,9 @@
 package monitor
 
-import "github.com/millrace/millrace/services/internal/flood"
+import "github.com/millrace/millrace/services/internal/ratelog"
 
-// Rest is the label value that stands for all names beyond a bound.
+// Rest is the label value of all names beyond a bound.
 const Rest = "(other)"
 
-// Text is a label value for any bytes; see flood.Clip.
-func Text(s string) string { return flood.Clip(s) }
+// Text returns a label value for any bytes; see ratelog.Clip.
+func Text(s string) string { return ratelog.Clip(s) }

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-func TestProfilesAreForThisMachine(t *testing.T) {
+func TestProfilesRefuseOtherHosts(t *testing.T) {
 	rpctest.NoLeaks(t)
 	var lc net.ListenConfig
 	lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")

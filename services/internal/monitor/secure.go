@@ -7,28 +7,29 @@ import (
 	"net/http"
 )
 
-// Secure makes a listener's connections over TLS, of crypto/tls's type, and says who may read measures over them.
+// Secure wraps a listener in TLS, with connections of crypto/tls, and decides which callers may
+// read metrics.
 type Secure interface {
 	Listen(lis net.Listener) net.Listener
-	Vouches(*tls.ConnectionState) bool
+	Allows(*tls.ConnectionState) bool
 }
 
-// CheckSecure refuses --metrics-tls where it has nothing to serve, or nothing to serve it with.
+// CheckSecure refuses --metrics-tls without a port for metrics or without a certificate.
 func CheckSecure(wanted bool, metrics, cert string) error {
 	if wanted && (metrics == "" || cert == "") {
-		return errors.New("--metrics-tls: needs --metrics-listen, and --tls-cert and --tls-key, with which measures are served")
+		return errors.New("--metrics-tls: needs --metrics-listen, and --tls-cert and --tls-key, with which metrics are served")
 	}
 	return nil
 }
 
-// guarded refuses those whom nobody vouches for.
+// guarded refuses callers that Secure does not allow.
 func (p Page) guarded(next http.Handler) http.Handler {
 	if p.Secure == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !p.Secure.Vouches(r.TLS) {
-			http.Error(w, "measures are for those who show a certificate of an authority in --tls-client-ca, with a name of --tls-client-san",
+		if !p.Secure.Allows(r.TLS) {
+			http.Error(w, "metrics need a client certificate of an authority in --tls-client-ca, with a name of --tls-client-san",
 				http.StatusForbidden)
 			return
 		}

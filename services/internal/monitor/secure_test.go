@@ -39,7 +39,8 @@ func securePage(t *testing.T, f transport.Flags) (address string) {
 	return lis.Addr().String()
 }
 
-// asked is what a caller is answered who shows these certificates; an error is a connection that was not made.
+// asked returns the HTTP status for a caller with these certificates, or the error of the
+// connection.
 func asked(t *testing.T, authority *certstest.Authority, url string, shows ...tls.Certificate) (code int, err error) {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -55,7 +56,7 @@ func asked(t *testing.T, authority *certstest.Authority, url string, shows ...tl
 	if err != nil {
 		return 0, err
 	}
-	_, _ = io.Copy(io.Discard, out.Body) // its code is what is wanted
+	_, _ = io.Copy(io.Discard, out.Body) // the status suffices
 	return out.StatusCode, out.Body.Close()
 }
 
@@ -66,7 +67,8 @@ func shown(t *testing.T, pair certs.Pair) tls.Certificate {
 	return c
 }
 
-func TestMeasuresOverTLSAreForThoseWhomTheAuthorityVouchesFor(t *testing.T) {
+func TestMetricsOverTLSRequireACertificate(t *testing.T) {
+	// Probes do not.
 	rpctest.NoLeaks(t)
 	own, stranger := certstest.New(t), certstest.New(t)
 	files := certstest.Save(t, own.Issue(t, "ip:127.0.0.1"))
@@ -79,7 +81,7 @@ func TestMeasuresOverTLSAreForThoseWhomTheAuthorityVouchesFor(t *testing.T) {
 		shows []tls.Certificate
 		code  int
 	}{
-		"measures to whom they are for":       {"/metrics", []tls.Certificate{prometheus}, http.StatusOK},
+		"metrics with a good certificate":     {"/metrics", []tls.Certificate{prometheus}, http.StatusOK},
 		"none to one of another name":         {"/metrics", []tls.Certificate{other}, http.StatusForbidden},
 		"none to one who shows nothing":       {"/metrics", nil, http.StatusForbidden},
 		"a probe to one who shows nothing":    {"/healthz", nil, http.StatusOK},
@@ -99,7 +101,7 @@ func TestMeasuresOverTLSAreForThoseWhomTheAuthorityVouchesFor(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, code, "plaintext is told so")
 }
 
-func TestMeasuresOverTLSAreForAllWhereNobodyIsAskedForACertificate(t *testing.T) {
+func TestMetricsOverTLSWithoutClientCA(t *testing.T) {
 	rpctest.NoLeaks(t)
 	own := certstest.New(t)
 	files := certstest.Save(t, own.Issue(t, "ip:127.0.0.1"))
@@ -109,7 +111,7 @@ func TestMeasuresOverTLSAreForAllWhereNobodyIsAskedForACertificate(t *testing.T)
 	require.Equal(t, http.StatusOK, code)
 }
 
-func TestACertificateThatIsReplacedIsShownToTheNext(t *testing.T) {
+func TestReplacedCertificateIsUsed(t *testing.T) {
 	rpctest.NoLeaks(t)
 	own, next := certstest.New(t), certstest.New(t)
 	files := certstest.Save(t, own.Issue(t, "ip:127.0.0.1"))
@@ -123,7 +125,7 @@ func TestACertificateThatIsReplacedIsShownToTheNext(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond)
 }
 
-func TestTLSNeedsSomethingToServeAndToServeItWith(t *testing.T) {
+func TestCheckSecure(t *testing.T) {
 	require.NoError(t, CheckSecure(false, "", ""))
 	require.NoError(t, CheckSecure(true, "127.0.0.1:9071", "cert.pem"))
 	for _, lacks := range [][2]string{{"", "cert.pem"}, {"127.0.0.1:9071", ""}} {

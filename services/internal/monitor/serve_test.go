@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// pipes is a listener whose connections are pipes in memory, which a test's own clock can time.
+// pipes is a listener whose connections are pipes, so that a fake clock controls their deadlines.
 type pipes struct {
 	calls chan net.Conn
 	done  chan struct{}
@@ -42,16 +42,16 @@ func (p *pipes) dial() net.Conn {
 	return here
 }
 
-// newPage is a page of a process that is well, with the measures of the runtime.
+// newPage returns the page of a healthy process with the runtime's metrics.
 func newPage(t *testing.T) Page {
 	t.Helper()
 	registry, err := Registry()
 	require.NoError(t, err)
 	well := func() (bool, string) { return true, "ready\n" }
-	return Page{Measures: registry, Alive: well, Able: well}
+	return Page{Metrics: registry, Alive: well, Able: well}
 }
 
-// serveOn serves made-up measures within a bubble and returns what ends them, waiting until they have.
+// serveOn serves in a synctest bubble. end stops it and waits.
 func serveOn(t *testing.T, p *pipes) (end func() error) {
 	t.Helper()
 	page := newPage(t)
@@ -95,11 +95,11 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	}
 }
 
-func TestWhoHasItsAnswerHoldsNoConnection(t *testing.T) {
+func TestServedClientHoldsNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipes()
 		end := serveOn(t, p)
-		for range maxConnections + 1 { // none of whom hangs up
+		for range maxConnections + 1 { // none of them hangs up
 			c := p.dial()
 			_, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n")
 			require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestWhoHasItsAnswerHoldsNoConnection(t *testing.T) {
 	})
 }
 
-func TestTheServerEndsThoughClientsStay(t *testing.T) {
+func TestServeEndsDespiteOpenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipes()
 		end := serveOn(t, p)
@@ -135,7 +135,7 @@ func TestTheServerEndsThoughClientsStay(t *testing.T) {
 	})
 }
 
-func TestALongHeaderIsRefused(t *testing.T) {
+func TestLongHeaderIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipes()
 		end := serveOn(t, p)

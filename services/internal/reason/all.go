@@ -1,6 +1,6 @@
 package reason
 
-// All is every reason, in the order of their definition.
+// All returns every reason in the order of definition.
 func All() []string {
 	return []string{
 		UnknownField, MalformedMessage, MessageTooLarge, TooManyBytesWaiting, TooManyBytesSending, InvalidArgument, NotBuilt,
@@ -14,8 +14,10 @@ func All() []string {
 		BadModelName, UnknownModel, ModelNotLoaded, ModelLoading, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,
 		AmbiguousCodebook, DigestMismatch, ClassMismatch, ExpectationFailed,
 
-		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoSuchTemplate, NoTokens, BadTokenID,
+		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoSuchTemplate, NotAReranker, RerankerOnly,
+		NoTokens, BadTokenID,
 		PromptTooLong, ResponseTooLarge, ContextTooShort, ResumeTooLong, ResumeMismatch, NoTokenLeft,
+		InvalidGrammar, GrammarTooAmbiguous,
 
 		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, QueueTimeout, WorkerStopping,
 		WorkerDraining, Stopping, TooManyVectorCalls, SlowReader,

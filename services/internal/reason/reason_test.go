@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
-// defined are the constants of this package, by name.
+// defined returns the constants of this package by name.
 func defined(t *testing.T) map[string]string {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
@@ -36,7 +36,7 @@ func defined(t *testing.T) map[string]string {
 	return all
 }
 
-// described are what the definitions say of reasons, by value.
+// described returns the comments of the reasons by value.
 func described(t *testing.T) map[string]string {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, parser.ParseComments)
@@ -53,7 +53,7 @@ func described(t *testing.T) map[string]string {
 	return all
 }
 
-func TestAllIsEveryReasonOnceAndNamedAsItIsSpelled(t *testing.T) {
+func TestAllHasEveryReasonOnce(t *testing.T) {
 	var values []string
 	for name, value := range defined(t) {
 		require.Regexp(t, `^[A-Z]+(_[A-Z]+)*$`, value)
@@ -68,8 +68,9 @@ func TestAllIsEveryReasonOnceAndNamedAsItIsSpelled(t *testing.T) {
 	}
 }
 
-// Reasons are written once: programs use the constants, each of them at least one that gives it.
-func TestNobodyWritesAReasonAsALiteralAndNoneIsUnused(t *testing.T) {
+// TestReasonsAreUsedAsConstants checks that reasons are not written as literals, and that each is
+// used.
+func TestReasonsAreUsedAsConstants(t *testing.T) {
 	isReason, used := map[string]bool{}, map[string]bool{}
 	for _, r := range reason.All() {
 		isReason[r] = true
@@ -104,7 +105,7 @@ func TestNobodyWritesAReasonAsALiteralAndNoneIsUnused(t *testing.T) {
 	}
 }
 
-// codesIn are the names of gRPC codes in a text, sorted.
+// codesIn returns the names of gRPC codes in a text, sorted.
 func codesIn(text string) []string {
 	found := map[string]bool{}
 	for _, word := range regexp.MustCompile(`[A-Z]+(_[A-Z]+)*`).FindAllString(text, -1) {
@@ -121,8 +122,9 @@ var isCode = map[string]bool{
 	"UNAVAILABLE": true, "DATA_LOSS": true, "UNAUTHENTICATED": true,
 }
 
-// docs/troubleshooting.md has one row for each reason, with the codes that its definition names.
-func TestTheDocumentHasEveryReason(t *testing.T) {
+// TestDocumentHasEveryReason checks that docs/troubleshooting.md has one row for each reason, with
+// the codes of its definition.
+func TestDocumentHasEveryReason(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "troubleshooting.md"))
 	require.NoError(t, err)
 	codes := map[string][]string{}

@@ -10,34 +10,49 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/ratelog"
+)
+
+// Metadata keys, headers and trailers, that the project's programs use.
+const (
+	// RequestIDKey carries the request id. A server adopts the caller's if it is 1 to 128 printable
+	// ASCII characters, and makes one otherwise.
+	RequestIDKey = "x-request-id"
+	// RoutingKey asks a scheduler to send equal values to one worker if possible.
+	RoutingKey = "millrace-routing-key"
+	// UsageTrailer holds the encoded Usage of a generation that failed.
+	UsageTrailer = "millrace-usage-bin"
+	// PushbackTrailer holds the milliseconds that standard clients wait before a retry.
+	PushbackTrailer = "grpc-retry-pushback-ms"
+	// LoadReportPrefix begins the trailers with load reports for load balancers (ORCA).
+	LoadReportPrefix = "endpoint-load-metrics"
 )
 
 // callKey is the context key of *call.
 type callKey struct{}
 
-// call is what a server knows of one running call beside its messages.
+// call is the state of one running call.
 type call struct {
-	draining <-chan struct{}
-	bare     *outbox
-	turns    turns        // of the server
-	in       *receiving   // nil: nobody watches what comes
-	waiting  *budget      // of the server
-	held     atomic.Int64 // bytes of the request that are counted in waiting
-	over     atomic.Bool  // the handler has returned
+	draining    <-chan struct{}
+	sender      *boundedSender
+	decodeSlots decodeSlots      // of the server
+	receiver    *boundedReceiver // nil if package ingress does not watch the connection
+	requests    *requestBudget   // of the server
+	heldBytes   atomic.Int64     // bytes of the call that requests counts
+	ended       atomic.Bool      // the handler has returned
 
 	mu     sync.Mutex
 	id     string // guarded by mu
 	fields []any  // guarded by mu; key, value, ...
 }
 
-// callOf is the call of a handler's context, or nil outside one.
+// callOf returns the call of a handler's context, or nil outside a handler.
 func callOf(ctx context.Context) *call {
 	c, _ := ctx.Value(callKey{}).(*call)
 	return c
 }
 
-// RequestID is the id of the call that ctx belongs to, "" outside a handler.
+// RequestID returns the id of the call of ctx, or "" outside a handler.
 func RequestID(ctx context.Context) string {
 	c := callOf(ctx)
 	if c == nil {
@@ -48,8 +63,8 @@ func RequestID(ctx context.Context) string {
 	return c.id
 }
 
-// SetRequestID renames the call that ctx belongs to, for a request that carries its own id. Outside a handler, or with
-// an id that ValidRequestID refuses, it does nothing.
+// SetRequestID replaces the id of the call of ctx, for a request that carries its own. It does
+// nothing outside a handler, or if ValidRequestID refuses id.
 func SetRequestID(ctx context.Context, id string) {
 	if c := callOf(ctx); c != nil && ValidRequestID(id) {
 		c.mu.Lock()
@@ -58,7 +73,7 @@ func SetRequestID(ctx context.Context, id string) {
 	}
 }
 
-// WithRequestID is a context whose outgoing calls have an id, and belong to the span that ctx is in, if there is one.
+// WithRequestID returns a context whose outgoing calls carry the id and the span of ctx, if any.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	md = metadata.Join(md, metadata.Pairs(RequestIDKey, id))
@@ -66,21 +81,23 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// Annotate sets a field of the line that is logged when the call that ctx belongs to ends; of several values of one key the last
-// counts. A text may be the caller's and of any length: flood.Clip bounds it. Outside a handler it does nothing.
+// Annotate sets a field of the line that is logged when the call of ctx ends. A later value of the
+// same key replaces an earlier one. Texts may come from the caller and be of any length: they are
+// cut by ratelog.Clip. Outside a handler it does nothing.
 func Annotate(ctx context.Context, key string, value any) {
 	if c := callOf(ctx); c != nil {
 		c.annotate(key, value)
 	}
 }
 
-// annotate sets a field of the line. A call may wait for hours and say so again and again.
+// annotate sets a field. It replaces values, because a call may wait for hours and annotate the
+// same key again and again.
 func (c *call) annotate(key string, value any) {
 	switch v := value.(type) {
 	case string:
-		value = flood.Clip(v)
+		value = ratelog.Clip(v)
 	case error:
-		value = flood.Clip(v.Error())
+		value = ratelog.Clip(v.Error())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +110,9 @@ func (c *call) annotate(key string, value any) {
 	c.fields = append(c.fields, key, value)
 }
 
-// Draining is closed when the server of the call that ctx belongs to begins to stop. A handler that streams until its
-// caller leaves must end then; a server waits for the others. Outside a handler it is nil.
+// Draining returns a channel that is closed when the server of the call of ctx begins to stop. A
+// handler that streams until its caller leaves must return then. The server waits for all others.
+// Outside a handler it returns nil.
 func Draining(ctx context.Context) <-chan struct{} {
 	if c := callOf(ctx); c != nil {
 		return c.draining
@@ -102,11 +120,12 @@ func Draining(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// Bare is the stream below the server's chain, for sending many messages: what the chain adds to a send is a clock read
-// before and after. Receiving from it skips the checks. One goroutine may send. Outside a handler it is stream itself.
-func Bare(stream grpc.ServerStream) grpc.ServerStream {
+// RawStream returns the stream below the server's chain, for a handler that sends many messages:
+// the chain reads the clock before and after each. Receiving from it skips the checks. One
+// goroutine may send. Outside a handler it returns stream.
+func RawStream(stream grpc.ServerStream) grpc.ServerStream {
 	if c := callOf(stream.Context()); c != nil {
-		return c.bare
+		return c.sender
 	}
 	return stream
 }
@@ -124,18 +143,18 @@ func ValidRequestID(id string) bool {
 	return true
 }
 
-// NewRequestID makes 16 random hex digits.
+// NewRequestID returns 16 random hexadecimal digits.
 func NewRequestID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// newCall reads the caller's request id or makes one.
-func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget, sends *sends, turns turns) *call {
+// newCall returns the call of a stream, with the caller's request id or a new one.
+func newCall(stream grpc.ServerStream, draining <-chan struct{}, requests *requestBudget, sends *sendBudget, slots decodeSlots) *call {
 	ctx := stream.Context()
-	c := &call{draining: draining, bare: &outbox{ServerStream: stream, sends: sends}, waiting: waiting, turns: turns}
-	c.in, _ = stream.(*receiving)
+	c := &call{draining: draining, sender: &boundedSender{ServerStream: stream, budget: sends}, requests: requests, decodeSlots: slots}
+	c.receiver, _ = stream.(*boundedReceiver)
 	if ids := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(ids) > 0 && ValidRequestID(ids[0]) {
 		c.id = ids[0]
 	} else {
@@ -144,7 +163,7 @@ func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget
 	return c
 }
 
-// logFields are the request id and the annotations.
+// logFields returns the request id and the annotations.
 func (c *call) logFields() []any {
 	c.mu.Lock()
 	defer c.mu.Unlock()

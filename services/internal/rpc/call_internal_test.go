@@ -13,31 +13,32 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// A goroutine that receives may outlive its handler by a message.
-func TestWhatIsReceivedAfterTheEndOfACallIsNotCounted(t *testing.T) {
-	b := &budget{max: 1 << 20}
+// TestEndedCallHoldsNothing receives in a goroutine that outlives its handler by a message.
+func TestEndedCallHoldsNothing(t *testing.T) {
+	b := &requestBudget{max: 1 << 20}
 	large := &pb.GenerateRequest{Input: &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("x", 300<<10)}}
 	for range 10 {
-		c := &call{waiting: b}
-		require.NoError(t, c.hold(large, WorkerDomain))
+		c := &call{requests: b}
+		require.NoError(t, c.holdRequest(large, WorkerDomain))
 		require.Positive(t, b.used.Load())
-		c.end()
+		c.close()
 		require.Zero(t, b.used.Load())
-		require.NoError(t, c.hold(large, WorkerDomain))
+		require.NoError(t, c.holdRequest(large, WorkerDomain))
 		require.Zero(t, b.used.Load())
 	}
 	var both sync.WaitGroup
 	for range 1000 {
-		c := &call{waiting: b}
-		both.Go(c.end)
-		both.Go(func() { _ = c.hold(large, WorkerDomain) })
+		c := &call{requests: b}
+		both.Go(c.close)
+		both.Go(func() { _ = c.holdRequest(large, WorkerDomain) })
 	}
 	both.Wait()
 	require.Zero(t, b.used.Load())
 }
 
-// A stream that has lost its worker looks for another one some times a second, for as long as its deadline allows.
-func TestWhatACallSaysAgainTakesThePlaceOfWhatItSaid(t *testing.T) {
+// TestAnnotateReplacesValues annotates one key often: a stream that has lost its worker looks for
+// another several times a second.
+func TestAnnotateReplacesValues(t *testing.T) {
 	c := &call{id: "r1"}
 	ctx := context.WithValue(t.Context(), callKey{}, c)
 	Annotate(ctx, "model", "m")
@@ -63,9 +64,10 @@ func TestAnnotateClipsTexts(t *testing.T) {
 	require.Equal(t, 7, fields[7])
 }
 
-// One that is refused takes nothing, not for a moment either: others that fit are taken.
-func TestARefusedRequestLeavesRoomForOthers(t *testing.T) {
-	b := &budget{max: 100}
+// TestRefusedRequestReservesNothing checks that a refused request takes no bytes even for a moment,
+// so that others that fit are accepted.
+func TestRefusedRequestReservesNothing(t *testing.T) {
+	b := &requestBudget{max: 100}
 	stop := make(chan struct{})
 	var refused sync.WaitGroup
 	defer refused.Wait()
@@ -79,7 +81,7 @@ func TestARefusedRequestLeavesRoomForOthers(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					if _, ok := b.take(101); ok {
+					if _, ok := b.reserve(101); ok {
 						panic("taken")
 					}
 				}
@@ -88,7 +90,7 @@ func TestARefusedRequestLeavesRoomForOthers(t *testing.T) {
 		<-started
 	}
 	for range 100_000 {
-		_, ok := b.take(100)
+		_, ok := b.reserve(100)
 		require.True(t, ok)
 		b.used.Add(-100)
 	}

@@ -2,36 +2,39 @@ package rpc
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/ratelog"
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
-// ours is the package prefix of the messages whose unknown fields are refused; a standard service may grow fields that
-// old servers are meant to ignore.
-const ours = "millrace."
+// ownPrefix is the package prefix of the messages whose unknown fields are refused. A standard
+// service may gain fields that older servers must ignore.
+const ownPrefix = "millrace."
 
-// Decode decodes raw into m as a server of this package does: bytes that are not the message, and fields that m's type
-// does not know at any depth, are INVALID_ARGUMENT in the given domain. So are more elements than a request may have, of which
-// nothing is decoded.
+// Decode decodes raw into m as a server of this package does. It returns INVALID_ARGUMENT in the
+// given domain for malformed bytes, and for fields at any depth that m's type does not have. It
+// decodes nothing, and returns the same code, if raw has more elements than a request may have.
 func Decode(raw []byte, m proto.Message, domain string) error {
 	return DecodeBy(proto.Unmarshal, raw, m, domain)
 }
 
-// DecodeBy is Decode by a function that does what proto.Unmarshal does.
+// DecodeBy is Decode with a replacement for proto.Unmarshal.
 func DecodeBy(unmarshal func(raw []byte, m proto.Message) error, raw []byte, m proto.Message, domain string) error {
-	if md := m.ProtoReflect().Descriptor(); crowded(raw, md) {
-		return tooMany(md, domain)
+	if md := m.ProtoReflect().Descriptor(); tooManyElements(raw, md) {
+		return tooManyElementsError(md, domain)
 	}
 	if err := unmarshal(raw, m); err != nil {
 		return malformed(raw, m, err, domain)
@@ -39,53 +42,54 @@ func DecodeBy(unmarshal func(raw []byte, m proto.Message) error, raw []byte, m p
 	return check(m, domain)
 }
 
-// check refuses a received message with unknown fields, or whose bytes serverCodec could or would not decode.
+// check refuses a received message that has unknown fields or that serverCodec did not decode.
 func check(m proto.Message, domain string) error {
 	r := m.ProtoReflect()
-	if bytes.HasPrefix(r.GetUnknown(), []byte(crowdedMark)) {
-		return tooMany(r.Descriptor(), domain)
+	if bytes.HasPrefix(r.GetUnknown(), []byte(tooManyMark)) {
+		return tooManyElementsError(r.Descriptor(), domain)
 	}
 	if raw, marked := bytes.CutPrefix(r.GetUnknown(), []byte(malformedMark)); marked {
-		return malformed(raw, m, proto.Unmarshal(raw, r.New().Interface()), domain) // it fails again
+		return malformed(raw, m, proto.Unmarshal(raw, r.New().Interface()), domain) // fails again
 	}
-	if !strings.HasPrefix(string(r.Descriptor().FullName()), ours) {
+	if !strings.HasPrefix(string(r.Descriptor().FullName()), ownPrefix) {
 		return nil
 	}
 	if found := findUnknown(r); found != nil {
-		at, field := found.String(), found.field
-		return Fault{
+		where, field := found.String(), found.field
+		return Error{
 			Code: codes.InvalidArgument, Domain: domain, Reason: reason.UnknownField,
-			Message: fmt.Sprintf("%s has a field %d that this server does not know: "+
-				"use a server that knows it, or leave it out", at, field),
-			Metadata: map[string]string{"message": at, "field": strconv.Itoa(int(field))},
+			Message: fmt.Sprintf("%s has a field %d that this server does not have: "+
+				"use a newer server, or omit the field", where, field),
+			Metadata: map[string]string{"message": where, "field": strconv.Itoa(int(field))},
 		}.Err()
 	}
 	return nil
 }
 
-// unknown is a message with an unknown field.
-type unknown struct {
-	in    protoreflect.MessageDescriptor
-	field protowire.Number
-	path  path // to the message
+// unknownField is a field that its message type does not have.
+type unknownField struct {
+	message protoreflect.MessageDescriptor
+	field   protowire.Number
+	path    path // of the message
 }
 
-// String is "full.Name" or "full.Name at path".
-func (u *unknown) String() string {
+// String returns "full.Name" or "full.Name at path".
+func (u *unknownField) String() string {
 	if len(u.path) == 0 {
-		return string(u.in.FullName())
+		return string(u.message.FullName())
 	}
-	return fmt.Sprintf("%s at %s", u.in.FullName(), u.path)
+	return fmt.Sprintf("%s at %s", u.message.FullName(), u.path)
 }
 
-// findUnknown returns the first message with an unknown field, or nil. A path is built only for a field that is found: a
-// google.protobuf.Struct nests deeply and has keys of any length, so a path for each message would take more than the request.
-func findUnknown(m protoreflect.Message) (found *unknown) {
+// findUnknown returns the first unknown field, or nil. It builds a path only when it has found one:
+// a google.protobuf.Struct nests deeply and has keys of any length, so the paths of all messages
+// would take more memory than the request.
+func findUnknown(m protoreflect.Message) (found *unknownField) {
 	if raw := m.GetUnknown(); len(raw) > 0 {
 		field, _, _ := protowire.ConsumeField(raw)
-		return &unknown{in: m.Descriptor(), field: field}
+		return &unknownField{message: m.Descriptor(), field: field}
 	}
-	for _, fd := range holders(m.Descriptor()) {
+	for _, fd := range messageFields(m.Descriptor()) {
 		if !m.Has(fd) {
 			continue
 		}
@@ -94,7 +98,7 @@ func findUnknown(m protoreflect.Message) (found *unknown) {
 		case fd.IsMap():
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 				if found = findUnknown(v.Message()); found != nil {
-					key = "[" + flood.ClipAt(k.String(), maxKey) + "]"
+					key = "[" + ratelog.ClipAt(k.String(), maxKey) + "]"
 				}
 				return found == nil
 			})
@@ -115,60 +119,62 @@ func findUnknown(m protoreflect.Message) (found *unknown) {
 	return nil
 }
 
-// path is the names of fields from the innermost outwards.
+// path holds field names, innermost first.
 type path []string
 
-// maxKey is how many bytes of a map's key a path has.
+// maxKey bounds the bytes of a map key in a path.
 const maxKey = 64
 
-// String is the path from the outermost field inwards, clipped.
+// String returns the path, outermost first, clipped.
 func (p path) String() string {
 	var out strings.Builder
-	for i := len(p) - 1; i >= 0 && out.Len() <= flood.MaxText; i-- {
+	for i := len(p) - 1; i >= 0 && out.Len() <= ratelog.MaxText; i-- {
 		if out.Len() > 0 {
 			out.WriteByte('.')
 		}
 		out.WriteString(p[i])
 	}
-	return flood.Clip(out.String())
+	return ratelog.Clip(out.String())
 }
 
-// held are the holders of each message type that was asked for, a []protoreflect.FieldDescriptor by protoreflect.MessageDescriptor.
-var held sync.Map
+// messageFieldCache holds the result of messageFields by message descriptor.
+var messageFieldCache sync.Map
 
-// holders are the fields of a type that hold messages, which alone may have unknown fields besides it.
-func holders(md protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	if known, ok := held.Load(md); ok {
-		return known.([]protoreflect.FieldDescriptor)
+// messageFields returns the fields of a type that hold messages, which may have unknown fields of
+// their own.
+func messageFields(md protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
+	if cached, ok := messageFieldCache.Load(md); ok {
+		return cached.([]protoreflect.FieldDescriptor)
 	}
 	found := []protoreflect.FieldDescriptor{}
 	for i := range md.Fields().Len() {
 		fd := md.Fields().Get(i)
-		of := fd
+		value := fd
 		if fd.IsMap() {
-			of = fd.MapValue()
+			value = fd.MapValue()
 		}
-		if of.Message() != nil {
+		if value.Message() != nil {
 			found = append(found, fd)
 		}
 	}
-	held.Store(md, found)
+	messageFieldCache.Store(md, found)
 	return found
 }
 
-// malformed says where raw stops being a message of m's type.
+// malformed returns the status of bytes that are not a message of m's type. It names the place
+// where that is known.
 func malformed(raw []byte, m proto.Message, cause error, domain string) error {
 	md := m.ProtoReflect().Descriptor()
 	meta := map[string]string{"message": string(md.FullName())}
-	// The library varies the space behind its prefix so that nobody compares texts.
+	// The library varies the space after its prefix so that texts are not compared.
 	text := strings.TrimLeft(strings.TrimPrefix(cause.Error(), "proto:"), " \u00a0")
 	what := "is not a valid protobuf message: " + text
-	if at := findInvalidUTF8(raw, md); at != nil {
-		field := at.String()
+	if where := findInvalidUTF8(raw, md); where != nil {
+		field := where.String()
 		meta["field"] = field
 		what = fmt.Sprintf("has text that is not UTF-8 in field %s: encode it as UTF-8, or send token ids", field)
 	}
-	f := Fault{
+	f := Error{
 		Code: codes.InvalidArgument, Domain: domain, Reason: reason.MalformedMessage,
 		Message:  fmt.Sprintf("%s %s", md.FullName(), strings.ToValidUTF8(what, "\ufffd")),
 		Metadata: meta,
@@ -179,7 +185,8 @@ func malformed(raw []byte, m proto.Message, cause error, domain string) error {
 	return f.Err()
 }
 
-// findInvalidUTF8 walks well-formed bytes in order and returns the path of the first string field that is not UTF-8, or nil.
+// findInvalidUTF8 returns the path of the first string field of a well-formed message that is not
+// UTF-8, or nil.
 func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor) path {
 	seen := map[protowire.Number]int{}
 	for len(raw) > 0 {
@@ -198,11 +205,11 @@ func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor) path {
 			continue
 		}
 		body, _ := protowire.ConsumeBytes(value)
-		var within path
+		var inPath path
 		var found bool
 		if inner := fd.Message(); inner != nil {
-			within = findInvalidUTF8(body, inner)
-			found = within != nil
+			inPath = findInvalidUTF8(body, inner)
+			found = inPath != nil
 		} else {
 			found = fd.Kind() == protoreflect.StringKind && !utf8.Valid(body)
 		}
@@ -211,11 +218,30 @@ func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor) path {
 			if fd.IsList() {
 				name += "[" + strconv.Itoa(seen[num]) + "]"
 			}
-			return append(within, name)
+			return append(inPath, name)
 		}
 		if fd.IsList() {
 			seen[num]++
 		}
 	}
 	return nil
+}
+
+// uncompressed refuses calls whose messages are compressed before any is read. A kilobyte may
+// become a megabyte, but the budgets count the bytes that arrive. It does not rely on the absence
+// of compressors in the program, because libraries register their own.
+func uncompressed(ctx context.Context, domain string) error {
+	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
+	if !ok {
+		return nil
+	}
+	compression := stream.RecvCompress()
+	if compression == "" || compression == encoding.Identity {
+		return nil
+	}
+	return Error{
+		Code: codes.Unimplemented, Domain: domain, Reason: reason.NotBuilt,
+		Message:  fmt.Sprintf("the request is compressed with %.32q, and this server accepts no compression: send it uncompressed", compression),
+		Metadata: map[string]string{"compression": clip(compression)},
+	}.Err()
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// with appends a field with bytes to an encoded message.
+// with appends a field to an encoded message.
 func with(raw []byte, num protowire.Number, body []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(raw, num, protowire.BytesType), body)
 }
 
-func TestDecodeTakesWhatItKnows(t *testing.T) {
+func TestDecodeAcceptsKnownFields(t *testing.T) {
 	want := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "é"},
 		Sampling: &pb.Sampling{LogitBias: map[int32]float32{3: 1}}}
 	raw, err := proto.Marshal(want)
@@ -77,7 +77,8 @@ func TestDecodeRefusesPrecisely(t *testing.T) {
 	}
 }
 
-func FuzzDecodeNeverPanicsAndRefusesWithAReason(f *testing.F) {
+func FuzzDecode(f *testing.F) {
+	// Decode must not panic, and every refusal must have a reason.
 	f.Add([]byte{0x0a, 0xff, 0xff})
 	f.Add(with(nil, 4, []byte{0xff}))
 	f.Add(with(nil, 7, with(nil, 900, nil)))
@@ -89,7 +90,7 @@ func FuzzDecodeNeverPanicsAndRefusesWithAReason(f *testing.F) {
 	})
 }
 
-// deep is a request whose variables nest n levels below a key.
+// deep returns a request whose variables nest n levels below a key.
 func deep(t *testing.T, n int, key string, innermost *structpb.Value) []byte {
 	t.Helper()
 	for range n {
@@ -102,7 +103,8 @@ func deep(t *testing.T, n int, key string, innermost *structpb.Value) []byte {
 }
 
 func TestDecodeWalksDeepRequestsCheaply(t *testing.T) {
-	// A path for each message would take the length of the key times the depth: a gigabyte for this request of 100 kB.
+	// A path for each message would take the length of the key times the depth: a gigabyte for this
+	// request of 100 kB.
 	raw := deep(t, 3000, strings.Repeat("k", 60000), structpb.NewNullValue())
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

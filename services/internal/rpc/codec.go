@@ -1,30 +1,32 @@
 package rpc
 
 import (
+	"context"
+
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 )
 
-// Frame is a message as it is on the wire, not decoded. Received into, it holds a reference to the transport's buffers
-// that it owns until Free or until it is sent; sending gives the reference away and empties the frame. To send it
-// twice, take another reference first: Data.Ref. Not safe for concurrent use.
+// Frame is a message in its wire encoding. After RecvMsg it holds a reference to the transport's
+// buffers, which ends with Free or when the frame is sent. Sending empties the frame. To send it
+// twice, call Data.Ref first. It is not safe for concurrent use.
 type Frame struct {
 	Data mem.BufferSlice
 }
 
-// Free gives the reference back and empties the frame; an empty frame may be freed.
+// Free drops the reference and empties the frame. An empty frame may be freed.
 func (f *Frame) Free() {
 	f.Data.Free()
 	f.Data = nil
 }
 
-// FrameCodec passes Frames through and decodes everything else as protobuf. Clients name it with grpc.ForceCodecV2;
-// servers of this package always use it.
+// FrameCodec passes Frames through and handles everything else as protobuf. Clients select it with
+// grpc.ForceCodecV2. Servers of this package always use it.
 func FrameCodec() encoding.CodecV2 { return frameCodec{encoding.GetCodecV2(protocodec.Name)} }
 
-// frameCodec copies nothing for Frames.
+// frameCodec does not copy Frames.
 type frameCodec struct{ proto encoding.CodecV2 }
 
 func (frameCodec) Name() string { return protocodec.Name }
@@ -41,7 +43,7 @@ func (c frameCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.proto.Marshal(v)
 }
 
-// marshal encodes a message, a large one into memory of pieces.
+// marshal encodes a message, a large one into a pooled buffer.
 func marshal(m proto.Message) (mem.BufferSlice, error) {
 	size, options := proto.Size(m), proto.MarshalOptions{UseCachedSize: true}
 	if mem.IsBelowBufferPoolingThreshold(size) {
@@ -51,14 +53,14 @@ func marshal(m proto.Message) (mem.BufferSlice, error) {
 		}
 		return mem.BufferSlice{mem.SliceBuffer(raw)}, nil
 	}
-	piece := pieces.Get(size)
+	piece := buffers.Get(size)
 	raw, err := options.MarshalAppend((*piece)[:0], m)
 	if err != nil {
-		pieces.Put(piece)
+		buffers.Put(piece)
 		return nil, err
 	}
 	*piece = raw
-	return mem.BufferSlice{mem.NewBuffer(piece, &pieces)}, nil
+	return mem.BufferSlice{mem.NewBuffer(piece, &buffers)}, nil
 }
 
 func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -68,48 +70,49 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		v.Data = data
 		return nil
 	case proto.Message:
-		whole := Whole(data)
+		whole := Flatten(data)
 		defer whole.Free()
 		return proto.Unmarshal(whole.ReadOnlyData(), v)
 	}
 	return c.proto.Unmarshal(data, v)
 }
 
-// serverCodec never fails to decode, because grpc-go would answer INTERNAL without details before any handler or
-// interceptor could: bytes that are not the message are kept as its unknown fields behind malformedMark, and of a message with too
-// many elements nothing but crowdedMark. checkedStream finds both.
+// serverCodec never fails to decode, because grpc-go would answer INTERNAL without details before
+// any handler or interceptor runs. It stores malformed bytes in the unknown fields of the message,
+// after malformedMark. For a message with too many elements it stores only tooManyMark.
+// checkedStream detects both.
 type serverCodec struct {
 	frameCodec
-	turns     turns
-	unmarshal func(raw []byte, m proto.Message) error
+	decodeSlots decodeSlots
+	unmarshal   func(raw []byte, m proto.Message) error
 }
 
-// The marks begin the unknown fields of a message that serverCodec did not decode. Unknown fields proper begin with neither,
-// as 7 is no wire type.
+// The marks begin the unknown fields of a message that was not decoded. Real unknown fields cannot
+// begin with them, because 7 is not a wire type.
 const (
 	malformedMark = "\x07malformed:"
-	crowdedMark   = "\x07crowded"
+	tooManyMark   = "\x07crowded"
 )
 
 func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	lent, _ := v.(*Lent)
+	borrowed, _ := v.(*BorrowedMessage)
 	m, ok := v.(proto.Message)
 	switch {
-	case lent != nil:
-		m = lent.Message
+	case borrowed != nil:
+		m = borrowed.Message
 	case !ok:
 		return c.frameCodec.Unmarshal(data, v)
 	}
-	defer c.turns.take(data.Len())()
-	whole := Whole(data)
+	defer c.decodeSlots.acquire(data.Len())()
+	whole := Flatten(data)
 	raw := whole.ReadOnlyData()
-	if lent != nil && lent.take(whole) {
+	if borrowed != nil && borrowed.decode(whole) {
 		return nil
 	}
 	defer whole.Free()
-	if crowded(raw, m.ProtoReflect().Descriptor()) {
+	if tooManyElements(raw, m.ProtoReflect().Descriptor()) {
 		proto.Reset(m)
-		m.ProtoReflect().SetUnknown([]byte(crowdedMark))
+		m.ProtoReflect().SetUnknown([]byte(tooManyMark))
 		return nil
 	}
 	if err := c.unmarshal(raw, m); err != nil {
@@ -117,4 +120,42 @@ func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		m.ProtoReflect().SetUnknown(append([]byte(malformedMark), raw...))
 	}
 	return nil
+}
+
+const (
+	// largeBytes is the length from which decoding a message needs a slot. While it is decoded, a
+	// message is in memory as it arrived, in one buffer and decoded, together up to six times its
+	// length.
+	largeBytes = 1 << 20
+	// maxDecoding is the number of slots. Decoding never blocks, so more would not be faster.
+	maxDecoding = 2
+)
+
+// decodeSlots is a semaphore for decoding large messages.
+type decodeSlots chan struct{}
+
+func newDecodeSlots() decodeSlots { return make(decodeSlots, maxDecoding) }
+
+// acquire waits for a slot if a message of the given length needs one. The caller must call
+// release.
+func (s decodeSlots) acquire(bytes int) (release func()) {
+	if bytes < largeBytes {
+		return func() {}
+	}
+	s <- struct{}{}
+	return func() { <-s }
+}
+
+// AcquireDecodeSlot waits until a handler may decode a message of the given length that it received
+// as a Frame. The handler must not block until it calls release, which also releases the bytes of
+// the Frame in the receive budget. Outside a handler it does nothing.
+func AcquireDecodeSlot(ctx context.Context, bytes int) (release func()) {
+	if c := callOf(ctx); c != nil {
+		release := c.decodeSlots.acquire(bytes)
+		return func() {
+			release()
+			c.releaseReceived()
+		}
+	}
+	return func() {}
 }

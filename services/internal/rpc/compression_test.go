@@ -15,8 +15,9 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// This test's program has the compressor, as those have that send telemetry.
-func TestACompressedRequestIsRefusedUnread(t *testing.T) {
+// TestCompressedRequestIsRefusedUnread runs in a program that has the compressor, like programs
+// that export telemetry.
+func TestCompressedRequestIsRefusedUnread(t *testing.T) {
 	const limit = 1 << 10
 	conn := pair(t, rpc.ServerConfig{MaxReceiveBytes: limit})
 	c := pb.NewInferenceServiceClient(conn)

@@ -5,15 +5,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// What decoded values take beside their own bytes, roughly, as the Go runtime rounds.
+// Approximate memory of decoded values in addition to their bytes, with the rounding of Go's
+// allocator.
 const (
-	messageBytes = 64 // of a message with a few fields
-	headerBytes  = 16 // of a text in a list, or of a pointer to a message and what the list has in reserve
-	entryBytes   = 48 // of an entry of a map
+	messageBytes = 64 // a message with a few fields
+	headerBytes  = 16 // a text in a list, or a pointer to a message with the list's spare capacity
+	entryBytes   = 48 // an entry of a map
 )
 
-// footprint is about the memory that a decoded message takes. On the wire it may be far smaller: a token id of one byte is four
-// bytes when decoded, and an empty message of two bytes is a whole one.
+// footprint estimates the memory of a decoded message. The wire encoding may be far smaller: a
+// token id of one byte takes four bytes when decoded, and an empty message of two bytes takes about
+// a hundred.
 func footprint(m proto.Message) int64 { return footprintOf(m.ProtoReflect()) }
 
 func footprintOf(m protoreflect.Message) int64 {
@@ -54,7 +56,7 @@ func listBytes(fd protoreflect.FieldDescriptor, list protoreflect.List) int64 {
 	}
 }
 
-// valueBytes is what a single value takes outside of the message or list that it is in.
+// valueBytes estimates what a value takes outside of the message or list that contains it.
 func valueBytes(fd protoreflect.FieldDescriptor, v protoreflect.Value) int64 {
 	switch fd.Kind() {
 	case protoreflect.StringKind:

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
-// TestAFootprintIsAboutWhatADecodedMessageTakes compares with what the heap grows by.
-func TestAFootprintIsAboutWhatADecodedMessageTakes(t *testing.T) {
+// TestFootprintMatchesTheHeap compares footprints with the growth of the heap.
+func TestFootprintMatchesTheHeap(t *testing.T) {
 	ids := make([]uint32, 1<<20)
 	bias := map[int32]float32{}
 	stops := make([]string, 1<<15)
@@ -53,7 +53,7 @@ func TestAFootprintIsAboutWhatADecodedMessageTakes(t *testing.T) {
 	}
 }
 
-// heap is the bytes in use. What pools keep is gone when two collections have passed.
+// heap returns the bytes in use. Two collections empty the pools.
 func heap() int64 {
 	for range 3 {
 		runtime.GC()
@@ -63,23 +63,23 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestRequestsThatAreSmallOnTheWireAreCountedAsWhatTheyBecome(t *testing.T) {
+func TestBudgetCountsDecodedSize(t *testing.T) {
 	messages := make([]*pb.ChatMessage, 1<<14) // 32 KiB on the wire
 	for i := range messages {
 		messages[i] = &pb.ChatMessage{}
 	}
 	in := &pb.GenerateRequest{Input: &pb.GenerateRequest_Chat{Chat: &pb.Chat{Messages: messages}}}
-	b := &budget{max: 2 * footprint(in)}
-	calls := []*call{{waiting: b}, {waiting: b}, {waiting: b}}
-	require.NoError(t, calls[0].hold(in, WorkerDomain))
-	require.NoError(t, calls[1].hold(in, WorkerDomain))
-	require.Equal(t, reason.TooManyBytesWaiting, Reason(calls[2].hold(in, WorkerDomain)))
-	calls[0].end()
-	calls[1].end()
+	b := &requestBudget{max: 2 * footprint(in)}
+	calls := []*call{{requests: b}, {requests: b}, {requests: b}}
+	require.NoError(t, calls[0].holdRequest(in, WorkerDomain))
+	require.NoError(t, calls[1].holdRequest(in, WorkerDomain))
+	require.Equal(t, reason.TooManyBytesWaiting, Reason(calls[2].holdRequest(in, WorkerDomain)))
+	calls[0].close()
+	calls[1].close()
 
 	b.max = footprint(in) / 2
-	require.NoError(t, calls[2].hold(in, WorkerDomain), "one alone is always taken")
+	require.NoError(t, calls[2].holdRequest(in, WorkerDomain), "one alone is always taken")
 	require.Equal(t, b.max, b.used.Load())
-	calls[2].end()
+	calls[2].close()
 	require.Zero(t, b.used.Load())
 }

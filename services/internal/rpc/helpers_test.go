@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// raw is a frame of bytes.
+// raw returns b as a frame.
 func raw(b []byte) *rpc.Frame { return &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}} }
 
-// syncBuffer is a bytes.Buffer for several goroutines.
+// syncBuffer is a bytes.Buffer that is safe for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -34,11 +34,11 @@ func (s *syncBuffer) String() string {
 }
 
 const (
-	hang  = time.Minute // a guard: what is waited for comes much sooner
+	hang  = time.Minute // hang guard: the tests wait for a far shorter time
 	retry = 10 * time.Millisecond
 )
 
-// contextWithCancel ends with the test at the latest.
+// contextWithCancel returns a context that ends with the test at the latest.
 func contextWithCancel(t *testing.T) (context.Context, func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-func TestInterceptorsStandInOrderBeforeEveryMethod(t *testing.T) {
+func TestInterceptorsRunInOrder(t *testing.T) {
 	var seen []string
 	passes := func(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		require.NotEmpty(t, rpc.RequestID(stream.Context()), "behind the server's own")
@@ -25,7 +25,7 @@ func TestInterceptorsStandInOrderBeforeEveryMethod(t *testing.T) {
 		if info.FullMethod == "/panic/panic" {
 			panic("told to")
 		}
-		return rpc.Fault{Code: codes.PermissionDenied, Domain: rpc.WorkerDomain, Reason: reason.CallerNotAllowed, Message: "no"}.Err()
+		return rpc.Error{Code: codes.PermissionDenied, Domain: rpc.WorkerDomain, Reason: reason.CallerNotAllowed, Message: "no"}.Err()
 	}
 	conn := pair(t, rpc.ServerConfig{Interceptors: []grpc.StreamServerInterceptor{passes, refuses}})
 	methods := []string{
@@ -33,7 +33,7 @@ func TestInterceptorsStandInOrderBeforeEveryMethod(t *testing.T) {
 		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/grpc.channelz.v1.Channelz/GetServers", "/not/there",
 	}
 	for _, method := range methods {
-		// Malformed, so that a chain that reads it first would say so.
+		// Malformed, so that a chain that reads it first would report it.
 		err := conn.Invoke(within(t), method, raw([]byte{0xff}), raw(nil), grpc.ForceCodecV2(rpc.FrameCodec()))
 		require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
 		require.Equal(t, reason.CallerNotAllowed, rpc.Reason(err))

@@ -7,21 +7,23 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// keepalives are the timings by which a server and its callers know that the other is still there. A prompt may take minutes
-// during which its stream is silent, and connections with calls stay as long as both sides live: no age ends one.
+// keepalives are the times by which a server and its callers detect that the other side is gone.
+// They allow minutes of silence on a stream, which a long prompt takes. There is no maximum age: a
+// connection with calls lasts as long as both sides do.
 type keepalives struct {
-	// Ping is how long a connection may be silent before the server asks whether its caller is there; Timeout is what the
-	// answer may take. A caller that vanished without a word is found out so, and its streams stop.
+	// Ping is the silence after which the server pings a caller, and Timeout bounds the answer. A
+	// caller that vanished is detected this way, and its streams end.
 	Ping, Timeout time.Duration
-	// LeastPause is what callers must leave between two pings of theirs, also between calls and on silent streams. Beyond two
-	// that come sooner, with no message sent between, the connection is closed.
+	// LeastPause is the minimum time between two pings of a caller, also between calls and on
+	// silent streams. More than two earlier pings, with no message between them, close the
+	// connection.
 	LeastPause time.Duration
-	// Idle is how long a connection may be without a call. Callers who come back later make another one.
+	// Idle bounds the time of a connection without a call.
 	Idle time.Duration
 }
 
-// serverKeepalives allow callers twice as many pings as the 10 s to which grpc-go and grpc-java limit them: at exactly as many,
-// every other one would come a moment too soon.
+// serverKeepalives allow pings every 5 s, although grpc-go and grpc-java ping every 10 s at most.
+// With a limit of 10 s every other ping would arrive a moment too early.
 var serverKeepalives = keepalives{Ping: 30 * time.Second, Timeout: 10 * time.Second, LeastPause: 5 * time.Second, Idle: 15 * time.Minute}
 
 func (k keepalives) options() []grpc.ServerOption {

@@ -17,7 +17,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// silent answers a generation when it is told to.
+// silent answers a generation when the test says so.
 type silent struct {
 	pb.UnimplementedInferenceServiceServer
 	speak chan struct{}
@@ -32,7 +32,7 @@ func (s silent) Generate(_ *pb.GenerateRequest, stream grpc.ServerStreamingServe
 	}
 }
 
-// serveSilently serves with timings of its own until the test ends.
+// serveSilently serves with the given keepalives until the test ends.
 func serveSilently(t *testing.T, lis net.Listener, k keepalives) silent {
 	t.Helper()
 	s := silent{speak: make(chan struct{})}
@@ -48,7 +48,7 @@ func serveSilently(t *testing.T, lis net.Listener, k keepalives) silent {
 	return s
 }
 
-// listen listens on loopback.
+// listen listens on a loopback port.
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	lis, err := Listen(t.Context(), "127.0.0.1:0")
@@ -56,9 +56,9 @@ func listen(t *testing.T) net.Listener {
 	return lis
 }
 
-func TestASilentStreamOutlivesTheKeepaliveOfBothSides(t *testing.T) {
+func TestSilentStreamSurvivesKeepalive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// The shortest timings that grpc-go takes: 1 s of a server and 10 s of a client.
+		// The shortest times that grpc-go accepts: 1 s for a server and 10 s for a client.
 		const serverPing, clientPing = time.Second, 10 * time.Second
 		lis := bufconn.Listen(64 << 10)
 		s := serveSilently(t, lis, keepalives{Ping: serverPing, Timeout: serverPing, LeastPause: serverKeepalives.LeastPause})
@@ -69,14 +69,14 @@ func TestASilentStreamOutlivesTheKeepaliveOfBothSides(t *testing.T) {
 		defer func() { require.NoError(t, conn.Close()) }()
 		stream, err := pb.NewInferenceServiceClient(conn).Generate(t.Context(), &pb.GenerateRequest{})
 		require.NoError(t, err)
-		time.Sleep(10 * clientPing) // silence is what is tested
+		time.Sleep(10 * clientPing) // the silence under test
 		close(s.speak)
 		_, err = stream.Recv()
 		require.NoError(t, err)
 	})
 }
 
-// pinger is a client of no library: it pings when it likes.
+// pinger is a client without a library, which may ping at any time.
 type pinger struct {
 	*http2.Framer
 	conn net.Conn
@@ -96,7 +96,7 @@ func newPinger(t *testing.T, address string) pinger {
 	return p
 }
 
-// ping pings once and reads until the answer; false: the server sent it away.
+// ping pings once and reads until the answer. It returns false if the server closes the connection.
 func (p pinger) ping(t *testing.T) bool {
 	t.Helper()
 	require.NoError(t, p.WritePing(false, [8]byte{}))
@@ -115,7 +115,7 @@ func (p pinger) ping(t *testing.T) bool {
 	}
 }
 
-func TestClientsThatPingWithinReasonAreNotSentAway(t *testing.T) {
+func TestRegularPingsAreAllowed(t *testing.T) {
 	t.Parallel()
 	const pause = 50 * time.Millisecond
 	lis := listen(t)
@@ -123,13 +123,13 @@ func TestClientsThatPingWithinReasonAreNotSentAway(t *testing.T) {
 	p := newPinger(t, lis.Addr().String())
 	for range 10 {
 		require.True(t, p.ping(t))
-		time.Sleep(2 * pause) // as a client of 10 s does that may ping every 5 s
+		time.Sleep(2 * pause) // as a client with pings every 10 s does, where every 5 s is allowed
 	}
 	require.GreaterOrEqual(t, 10*time.Second, 2*serverKeepalives.LeastPause)
 	require.GreaterOrEqual(t, keepaliveTime, 2*serverKeepalives.LeastPause)
 }
 
-func TestAClientThatPingsWithoutPauseIsSentAway(t *testing.T) {
+func TestTooManyPingsCloseTheConnection(t *testing.T) {
 	t.Parallel()
 	lis := listen(t)
 	serveSilently(t, lis, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: time.Hour})

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
 
-	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/ratelog"
 )
 
-// levels says who must read the line of a call that ended with a code: nobody's fault or the caller's is Info, a
-// degraded service Warn, a fault of this program Error.
+// levels holds the log level of a call by its code. A degraded service is Warn, an error of this
+// program Error.
 var levels = map[codes.Code]logging.Level{
 	codes.Unavailable: logging.LevelWarn,
 	codes.Unknown:     logging.LevelError,
@@ -26,56 +26,57 @@ var levels = map[codes.Code]logging.Level{
 	codes.DataLoss:    logging.LevelError,
 }
 
-// levelOf is the level of a code: Info unless the table says otherwise.
+// levelOf returns the level of a code, Info by default.
 func levelOf(code codes.Code) logging.Level { return levels[code] }
 
-// refusals are the codes of calls that end because of what the caller is or asks. They cost the caller nothing, so that of many alike a
-// few have a line.
-var refusals = map[string]bool{
+// refusalCodes are the codes of calls that end because of the caller or the request. They cost the
+// caller nothing, so the rate of their lines is limited.
+var refusalCodes = map[string]bool{
 	codes.InvalidArgument.String(): true, codes.NotFound.String(): true, codes.PermissionDenied.String(): true,
 	codes.Unauthenticated.String(): true, codes.ResourceExhausted.String(): true, codes.FailedPrecondition.String(): true,
 	codes.Unimplemented.String(): true,
 }
 
-// routine reports whether a call is one that programs repeat and that changes nothing: a list, a watch or a health stream that ended
-// without a failure. A watch ends when its caller leaves, so that Canceled is no failure of it.
+// routine reports whether a call is one that programs repeat and that changes nothing: a list, a
+// watch or a health stream that did not fail. A watch ends when its caller leaves, so Canceled is
+// not a failure.
 func routine(method, code string) bool {
 	reads := strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Watch") || method == "Health"
 	return reads && (code == codes.OK.String() || code == codes.Canceled.String())
 }
 
-// callLogger writes the one line of a finished call. Calls of the standard services and routine calls are Debug, unless the caller may not
-// make them. Of refused calls the bound may leave lines out, each kind being a code and a reason. No text of a line is longer than one of a
-// status.
-func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
+// callLogger writes the one line of a finished call. Calls of standard services and routine calls
+// are Debug, unless the caller has no right to make them. The lines of refused calls are limited
+// for each code and reason. Texts are clipped like those of a status.
+func callLogger(logger hclog.Logger, limiter *ratelog.Limiter) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
-		to := hclog.Info
+		lineLevel := hclog.Info
 		switch {
 		case level >= logging.LevelError:
-			to = hclog.Error
+			lineLevel = hclog.Error
 		case level >= logging.LevelWarn:
-			to = hclog.Warn
+			lineLevel = hclog.Warn
 		}
 		code := fieldOf(fields, "grpc.code")
 		refused := code == codes.PermissionDenied.String() || code == codes.Unauthenticated.String()
 		if !refused && infrastructure("/"+fieldOf(fields, logging.ServiceFieldKey)) || routine(fieldOf(fields, logging.MethodFieldKey), code) {
-			to = hclog.Debug
+			lineLevel = hclog.Debug
 		}
-		if refusals[code] {
-			untold, ok := bound.Tell(code + " " + fieldOf(fields, "reason"))
+		if refusalCodes[code] {
+			suppressed, ok := limiter.Allow(code + " " + fieldOf(fields, "reason"))
 			if !ok {
 				return
 			}
-			if untold > 0 {
-				fields = append(fields, "refused_without_a_line", untold)
+			if suppressed > 0 {
+				fields = append(fields, "refused_without_a_line", suppressed)
 			}
 		}
-		logger.Log(to, msg, printable(fields)...)
+		logger.Log(lineLevel, msg, printable(fields)...)
 	})
 }
 
-// printable returns the fields of a line with texts clipped and the time of the call as a number, which is a number in JSON too. The
-// time at which the call began is left out: the line has the time of its end.
+// printable returns the fields of a line with texts clipped, and the duration as a number, also in
+// JSON. It drops the start time, because the line has the time of the end.
 func printable(fields []any) []any {
 	out := make([]any, 0, len(fields))
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -98,7 +99,7 @@ func printable(fields []any) []any {
 	return out
 }
 
-// fieldOf reads one of the log fields, "" if it is not there.
+// fieldOf returns a log field as text, or "" if it is missing.
 func fieldOf(fields []any, key string) string {
 	for i := 0; i+1 < len(fields); i += 2 {
 		if fields[i] == key {
@@ -108,7 +109,7 @@ func fieldOf(fields []any, key string) string {
 	return ""
 }
 
-// callFields adds the request id and the annotations.
+// callFields returns the request id and the annotations.
 func callFields(ctx context.Context, _ interceptors.CallMeta) logging.Fields {
 	if c := callOf(ctx); c != nil {
 		return c.logFields()
@@ -116,7 +117,7 @@ func callFields(ctx context.Context, _ interceptors.CallMeta) logging.Fields {
 	return nil
 }
 
-// errorFields adds the machine-readable reason.
+// errorFields returns the reason and the domain of a failed call.
 func errorFields(err error) logging.Fields {
 	if status.Code(err) == codes.OK {
 		return nil
@@ -127,17 +128,18 @@ func errorFields(err error) logging.Fields {
 	return nil
 }
 
-// infrastructure reports whether a method belongs to a standard service: health, reflection, channelz, load reports.
+// infrastructure reports whether a method belongs to a standard service: health, reflection,
+// channelz, load reports.
 func infrastructure(method string) bool {
 	return strings.HasPrefix(method, "/grpc.") || strings.HasPrefix(method, "/xds.")
 }
 
-// LogGRPC sends grpc-go's own warnings and errors to logger, for the whole process. Call it once, before any server or
-// connection is made.
+// LogGRPC sends grpc-go's own warnings and errors to logger, for the whole process. Call it once,
+// before any server or connection exists.
 func LogGRPC(logger hclog.Logger) { grpclog.SetLoggerV2(grpcLog{logger.Named("grpc")}) }
 
-// grpcLog is grpc-go's logger on hclog. What grpc-go calls an error is at most a failed connection here, so it is Warn;
-// what it calls a warning is routine.
+// grpcLog is a logger of grpc-go that writes to hclog. grpc-go's errors are failed connections at
+// most, so they are Warn. Its warnings are routine, so they are Debug.
 type grpcLog struct{ hclog.Logger }
 
 func (grpcLog) Info(...any)            {}

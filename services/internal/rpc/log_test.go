@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// loader answers ListModels, and a LoadModel when its context ends.
+// loader answers ListModels at once, and LoadModel when its context ends.
 type loader struct {
 	pb.UnimplementedModelServiceServer
 	began chan struct{}
@@ -32,10 +32,11 @@ func (loader) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListModels
 func (l loader) LoadModel(_ *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
 	l.began <- struct{}{}
 	<-stream.Context().Done()
-	return rpc.Fault{Code: codes.Canceled, Domain: rpc.WorkerDomain, Reason: reason.Cancelled, Message: "the caller left"}.Err()
+	return rpc.Error{Code: codes.Canceled, Domain: rpc.WorkerDomain, Reason: reason.Cancelled, Message: "the caller left"}.Err()
 }
 
-// logged makes calls of a loader, and returns the lines of finished calls that a server at level writes in JSON.
+// logged makes calls of a loader, and returns the JSON lines of finished calls that a server at
+// that level writes.
 func logged(t *testing.T, level hclog.Level, calls func(pb.ModelServiceClient, loader)) []map[string]any {
 	t.Helper()
 	var log syncBuffer
@@ -71,7 +72,8 @@ func TestRoutineCallsAreLoggedAtDebug(t *testing.T) {
 }
 
 func TestDeadlineIsLoggedAsDeadline(t *testing.T) {
-	// A caller whose deadline passes cancels its stream, and that message may overtake the server's own timer.
+	// A caller whose deadline passes cancels its stream, and that message may overtake the server's
+	// own timer.
 	for name, tc := range map[string]struct {
 		deadline time.Duration
 		want     codes.Code
@@ -87,7 +89,7 @@ func TestDeadlineIsLoggedAsDeadline(t *testing.T) {
 					stream, err := c.LoadModel(ctx, &pb.LoadModelRequest{Model: "m"})
 					require.NoError(t, err)
 					<-l.began
-					time.Sleep(time.Hour - time.Millisecond) // 1 ms before the sooner deadline
+					time.Sleep(time.Hour - time.Millisecond) // 1 ms before the earlier deadline
 					cancel()
 					_, err = stream.Recv()
 					require.Error(t, err)

@@ -6,24 +6,26 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Method is a method of a server.
+// Method describes a method of a server.
 type Method struct {
-	// Name is "/package.Service/Method"; empty for every method that nobody registered.
+	// Name is "/package.Service/Method", or "" for every method that is not registered.
 	Name string
-	// ClientStreams and ServerStreams are whether either side sends a stream.
+	// ClientStreams and ServerStreams report which sides send a stream.
 	ClientStreams, ServerStreams bool
 }
 
-// CallObserver is told of every call, by the call's own goroutine: its methods return at once.
+// CallObserver is notified of every call in the call's own goroutine. Its methods must return at
+// once.
 type CallObserver interface {
-	// Began: a call has come.
+	// Began reports that a call has arrived.
 	Began(Method)
-	// Ended: it has ended so long after that, with the status that its caller gets; nil is OK.
+	// Ended reports that it has ended after the time took. err is the status that the caller gets;
+	// nil is OK.
 	Ended(m Method, err error, took time.Duration)
 }
 
-// observed tells the observer, if there is one, of a call that next serves.
-func (s *Server) observed(m Method, impl any, stream grpc.ServerStream, next grpc.StreamHandler) error {
+// observe runs a call and notifies the observer, if there is one.
+func (s *Server) observe(m Method, impl any, stream grpc.ServerStream, next grpc.StreamHandler) error {
 	if s.cfg.Observer == nil {
 		return next(impl, stream)
 	}
@@ -34,32 +36,38 @@ func (s *Server) observed(m Method, impl any, stream grpc.ServerStream, next grp
 	return err
 }
 
-// Domain is that of the statuses that the server itself makes.
+// Domain returns the domain of the statuses that the server itself makes.
 func (s *Server) Domain() string { return s.cfg.Domain }
 
-// HeldBytes is how many bytes of requests handlers hold.
-func (s *Server) HeldBytes() int64 { return s.waiting.used.Load() }
+// HeldBytes returns the bytes of requests that handlers hold.
+func (s *Server) HeldBytes() int64 { return s.requests.used.Load() }
 
-// MaxHeldBytes is how many they may.
-func (s *Server) MaxHeldBytes() int64 { return s.waiting.max }
+// MaxHeldBytes returns the bound of HeldBytes.
+func (s *Server) MaxHeldBytes() int64 { return s.requests.max }
 
-// ReceivingBytes is how many bytes the large requests have that are being received.
-func (s *Server) ReceivingBytes() int64 { return s.gate.Used() }
+// ReceivingBytes returns the bytes of large requests that are being received.
+func (s *Server) ReceivingBytes() int64 { return s.receiveBudget.Used() }
 
-// MaxReceivingBytes is how many they may have.
-func (s *Server) MaxReceivingBytes() int64 { return s.gate.Max() }
+// MaxReceivingBytes returns the bound of ReceivingBytes.
+func (s *Server) MaxReceivingBytes() int64 { return s.receiveBudget.Max() }
 
-// SendingBytes is how many bytes the messages above 1 KiB have that are being sent.
-func (s *Server) SendingBytes() int64 { return s.sends.streamed.Used() + s.sends.large.Used() }
+// SendingBytes returns the bytes of messages above 1 KiB that are being sent.
+func (s *Server) SendingBytes() int64 {
+	return s.sendBudget.streamed.Used() + s.sendBudget.large.Used()
+}
 
-// MaxSendingBytes is how many they may have.
-func (s *Server) MaxSendingBytes() int64 { return s.sends.streamed.Max() + s.sends.large.Max() }
+// MaxSendingBytes returns the bound of SendingBytes.
+func (s *Server) MaxSendingBytes() int64 {
+	return s.sendBudget.streamed.Max() + s.sendBudget.large.Max()
+}
 
-// WaitingToSend is how many messages wait for room to be sent in.
-func (s *Server) WaitingToSend() int { return s.sends.streamed.Waiting() + s.sends.large.Waiting() }
+// WaitingToSend returns the number of messages that wait for the send budget.
+func (s *Server) WaitingToSend() int {
+	return s.sendBudget.streamed.Waiting() + s.sendBudget.large.Waiting()
+}
 
-// StalledCalls counts the calls that ended because their answer did not move.
-func (s *Server) StalledCalls() uint64 { return s.sends.stalled.Load() }
+// StalledCalls returns the number of calls that ended because their response made no progress.
+func (s *Server) StalledCalls() uint64 { return s.sendBudget.stalled.Load() }
 
-// WaitingToReceive is how many large requests wait for room to be received in.
-func (s *Server) WaitingToReceive() int { return s.gate.Waiting() }
+// WaitingToReceive returns the number of large requests that wait for the receive budget.
+func (s *Server) WaitingToReceive() int { return s.receiveBudget.Waiting() }

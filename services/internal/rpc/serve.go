@@ -10,15 +10,17 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
 
-	"github.com/millrace/millrace/services/internal/intake"
+	"github.com/millrace/millrace/services/internal/ingress"
 )
 
-// cutOffTimeout bounds the wait for handlers whose calls have been cut off.
+// cutOffTimeout bounds the wait for handlers whose calls were cut off.
 const cutOffTimeout = 5 * time.Second
 
-// Listen opens "host:port", "unix:PATH" or "unix:///PATH". A socket file that nobody listens on is replaced.
+// Listen listens on "host:port", "unix:PATH" or "unix:///PATH". It replaces a socket file on which
+// no process listens.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	network := "tcp"
 	if path, ok := unixPath(address); ok {
@@ -39,7 +41,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	if socket := err == nil && info.Mode()&os.ModeSocket != 0; !socket {
-		return nil // not there, or not ours to remove: listening says so
+		return nil // not there, or not a socket: listening returns the error
 	}
 	var d net.Dialer
 	if conn, err := d.DialContext(ctx, "unix", path); err == nil {
@@ -48,23 +50,25 @@ func removeStale(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// unixPath is the path of a "unix:" address.
+// unixPath returns the path of a "unix:" address.
 func unixPath(address string) (string, bool) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	return strings.TrimPrefix(path, "//"), ok
 }
 
-// Serve serves on lis until ctx ends, then stops: health flips to NOT_SERVING, no new connection or call is taken,
-// running calls get DrainTimeout to end, and what is left is cut off. It returns nil after such a stop, when no
-// handler runs any more or the last ones ignored the end of their contexts for 5 s, and the listener's error otherwise.
-// It closes lis. Call it once. A supervisor of the process is told when it begins and when it begins to stop.
+// Serve serves on lis until ctx ends, then stops: health becomes NOT_SERVING, new connections and
+// calls are refused, running calls get DrainTimeout to end, and the rest is cut off.
+//
+// It returns nil after such a stop, when all handlers have returned or have ignored the end of
+// their contexts for 5 s. It returns the listener's error otherwise. It closes lis. It must be
+// called once. It notifies the process supervisor at the beginning and when it begins to stop.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
-	s.serveAll()
-	defer s.serveWithin()()
-	lis = s.limited(lis)
+	s.setDefaultHealth()
+	defer s.serveInProcess()()
+	lis = s.limitConnections(lis)
 	failed := make(chan error, 1)
 	go func() { failed <- s.grpc.Serve(lis) }()
-	tell(daemon.SdNotifyReady, s.logger)
+	NotifySupervisor(daemon.SdNotifyReady, s.logger)
 	select {
 	case err := <-failed:
 		s.drain()
@@ -80,23 +84,23 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return nil
 }
 
-// limited bounds the connections of a listener. Of those that are closed for it a few lines are written.
-func (s *Server) limited(lis net.Listener) net.Listener {
-	return intake.Limit(lis, intake.Limits{
-		PerAddress: s.cfg.MaxConnectionsPerAddress, Unsettled: maxUnsettled,
+// limitConnections bounds the connections of lis. It logs some of those that it closes.
+func (s *Server) limitConnections(lis net.Listener) net.Listener {
+	return ingress.Limit(lis, ingress.Limits{
+		PerAddress: s.cfg.MaxConnectionsPerAddress, Pending: maxPending,
 		Refused: func(from net.Addr, why error) {
-			s.refused.limit(why)
-			if untold, ok := s.lines.Tell(why.Error()); ok {
-				s.logger.Warn("connection closed", "peer", from.String(), "error", why, "closed_without_a_line", untold)
+			s.refusals.countLimit(why)
+			if suppressed, ok := s.lines.Allow(why.Error()); ok {
+				s.logger.Warn("connection closed", "peer", from.String(), "error", why, "closed_without_a_line", suppressed)
 			}
 		},
 	})
 }
 
-// serveAll makes every service that has no health status yet SERVING.
-func (s *Server) serveAll() {
+// setDefaultHealth makes every service without a health status SERVING.
+func (s *Server) setDefaultHealth() {
 	known, err := s.health.List(context.Background(), nil)
-	if err != nil { // only with more services than it lists
+	if err != nil { // only if there are more services than List returns
 		return
 	}
 	for name := range s.grpc.GetServiceInfo() {
@@ -106,10 +110,10 @@ func (s *Server) serveAll() {
 	}
 }
 
-// stop ends the server as Serve says.
+// stop stops the server as described at Serve.
 func (s *Server) stop() {
 	s.logger.Info("stopping", "drain_timeout", s.cfg.DrainTimeout)
-	tell(daemon.SdNotifyStopping, s.logger)
+	NotifySupervisor(daemon.SdNotifyStopping, s.logger)
 	s.health.Shutdown()
 	s.drain()
 	graceful := make(chan struct{})
@@ -132,4 +136,13 @@ func (s *Server) stop() {
 		}
 	}
 	s.logger.Info("stopped")
+}
+
+// NotifySupervisor reports the server's state to a supervisor such as systemd with Type=notify,
+// which passes its socket in $NOTIFY_SOCKET. It does nothing if that is not set. A failure is
+// logged only: the server itself is not affected.
+func NotifySupervisor(state string, logger hclog.Logger) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		logger.Warn("the supervisor was not notified", "state", state, "error", err)
+	}
 }

@@ -24,104 +24,114 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millrace/millrace/services/internal/flood"
-	"github.com/millrace/millrace/services/internal/intake"
+	"github.com/millrace/millrace/services/internal/ingress"
+	"github.com/millrace/millrace/services/internal/ratelog"
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
-// Limits of every server. Static windows turn off grpc-go's bandwidth estimator, whose pings cost as much as small
-// messages do.
+// Limits of every server. Static windows turn off grpc-go's bandwidth estimator, whose pings cost
+// as much as small messages.
 const (
 	// DefaultMaxReceiveBytes bounds one request.
 	DefaultMaxReceiveBytes = 16 << 20
-	// ResumeBytes is what workers take beyond it: a scheduler that moves a stream adds to its request what was delivered.
+	// ResumeBytes is what workers accept above that: a scheduler that resumes a stream adds what
+	// was delivered to its request.
 	ResumeBytes = 1 << 20
-	// receivingRequests is how many of the largest requests are received at once, unless told otherwise.
+	// receivingRequests sets the default of MaxReceivingBytes, in requests of MaxReceiveBytes.
 	receivingRequests = 8
 	// maxSendBytes bounds one response.
 	maxSendBytes = 64 << 20
-	// serverConnWindow is what a caller may send on a connection before it is told that it has arrived, whoever reads it. What it
-	// may send of one call before somebody reads that is intake.Window.
+	// serverConnWindow is the flow-control window of a connection. The window of each stream is
+	// ingress.Window.
 	serverConnWindow = 4 << 20
-	// plainReadBuffer is what is read of a connection at once that is not TLS: it is taken when there is something to read, and rows come
-	// in few reads. A record of TLS is 16 KiB, and a buffer for one is kept while nothing comes.
+	// The read buffer of a plaintext connection is taken only while there is data, and a large one
+	// reads vectors in few system calls. That of a TLS connection is held all the time; a TLS
+	// record has 16 KiB.
 	plainReadBuffer, secureReadBuffer = 64 << 10, 32 << 10
-	// maxHeaderBytes bounds the headers of one call: tokens and traces are some hundred bytes.
+	// maxHeaderBytes bounds the headers of one call. Tokens and traces take some hundred bytes.
 	maxHeaderBytes = 16 << 10
-	// handshakeTimeout is what a new connection gets to become an HTTP/2 one; silent ones are closed then.
+	// handshakeTimeout bounds the time until a new connection speaks HTTP/2.
 	handshakeTimeout = 10 * time.Second
-	// maxUnsettled is how many connections may be on their way to become HTTP/2: a thousandth of a second each, but those of who
-	// means harm. Each takes about 80 kB.
-	maxUnsettled = 512
-	// maxConcurrentStreams is twice what a scheduler sends a worker on one connection unless it is told otherwise.
+	// maxPending bounds the connections that have not sent an HTTP/2 frame. An honest client needs
+	// about a millisecond. Each takes about 80 kB.
+	maxPending = 512
+	// maxConcurrentStreams is twice the maximum that a scheduler sends a worker on one connection
+	// by default.
 	maxConcurrentStreams = 1 << 15
-	// streamWorkers is how many goroutines wait for calls, their stacks grown by earlier ones. Calls beyond them get
-	// goroutines of their own.
+	// streamWorkers is the number of goroutines that wait for calls, with stacks that earlier calls
+	// have grown. Further calls get new goroutines.
 	streamWorkers = 32
-	// watchersNotice is how long watchers of health get to see NOT_SERVING before their calls end.
-	watchersNotice = 100 * time.Millisecond
+	// watcherGrace is the time in which health watchers can see NOT_SERVING before their calls end.
+	watcherGrace = 100 * time.Millisecond
 )
 
-// ServerConfig is what servers differ in.
+// ServerConfig configures a Server.
 type ServerConfig struct {
-	// Domain of the statuses that the server itself makes: WorkerDomain or SchedulerDomain. Required.
+	// Domain of the statuses that the server itself makes: WorkerDomain or SchedulerDomain.
+	// Required.
 	Domain string
 	// MaxReceiveBytes bounds one request. 0: DefaultMaxReceiveBytes.
 	MaxReceiveBytes int
-	// MaxMethodBytes bounds one request of the methods that it names, by their full names, below MaxReceiveBytes.
+	// MaxMethodBytes bounds one request of a method, by the method's full name, below
+	// MaxReceiveBytes.
 	MaxMethodBytes map[string]int
-	// MaxWaitingBytes bounds all the requests together that handlers hold; see LetGo. At least one of the largest is always
-	// taken. 0: DefaultMaxWaitingBytes.
+	// MaxWaitingBytes bounds the requests that all handlers hold together; see ReleaseRequest. It
+	// is at least MaxReceiveBytes. 0: DefaultMaxWaitingBytes.
 	MaxWaitingBytes int64
-	// MaxReceivingBytes bounds the requests above 32 KiB that are being received. At least one of the largest is always taken. 0: eight
-	// of the largest.
+	// MaxReceivingBytes bounds the requests above 32 KiB that are being received. It is at least
+	// MaxReceiveBytes. 0: eight times that.
 	MaxReceivingBytes int64
-	// MaxSendingBytes bounds the messages above 1 KiB that are being sent. One of the largest is always taken. 0: DefaultMaxSendingBytes.
+	// MaxSendingBytes bounds the messages above 1 KiB that are being sent. One of the largest
+	// always passes. 0: DefaultMaxSendingBytes.
 	MaxSendingBytes int64
-	// SendStall is how long an answer may not move before its call ends with SLOW_READER. 0: DefaultSendStall.
+	// SendStall is the time after which a call whose response makes no progress ends with
+	// SLOW_READER. 0: DefaultSendStall.
 	SendStall time.Duration
-	// MaxConnectionsPerAddress is how many connections one address may have. 0: no bound.
+	// MaxConnectionsPerAddress bounds the connections of one address. 0: no bound.
 	MaxConnectionsPerAddress int
-	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at once.
+	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at
+	// once.
 	DrainTimeout time.Duration
-	// Observer is told of every call; nil: nobody is.
+	// Observer is notified of every call. It may be nil.
 	Observer CallObserver
-	// Tracer makes a span of every call that Interceptors let in, those of the standard services aside; nil: of none.
+	// Tracer starts a span for every call that Interceptors admit, except those of standard
+	// services. nil: no spans.
 	Tracer trace.Tracer
-	// Credentials are what connections are made with; nil: plaintext.
+	// Credentials secure the connections. nil: plaintext.
 	Credentials credentials.TransportCredentials
-	// Interceptors stand between the server's own and the handlers of all methods, the standard services' too, the first outermost.
-	// A call that they refuse has its id and its line and may be refused with details; no message of it has been read.
+	// Interceptors run between the server's own and the handlers of all methods, standard services
+	// included. The first is the outermost. A call that they refuse has an id and a log line, and
+	// no message of it was read.
 	Interceptors []grpc.StreamServerInterceptor
-	// Unmarshal decodes the requests of generated handlers, as proto.Unmarshal does. nil: that does it.
+	// Unmarshal decodes the requests of generated handlers. nil: proto.Unmarshal.
 	Unmarshal func(raw []byte, m proto.Message) error
 	// Options are appended to the server's own.
 	Options []grpc.ServerOption
 }
 
-// Server is a gRPC server with health, reflection and channelz. Register services, then Serve once.
+// Server is a gRPC server with health, reflection and channelz. Register services, then call Serve
+// once.
 type Server struct {
-	cfg      ServerConfig
-	logger   hclog.Logger
-	grpc     *grpc.Server
-	health   *health.Server
-	draining context.Context // ends when Serve begins to stop
-	drain    context.CancelFunc
-	panics   atomic.Uint64
-	waiting  budget
-	within   *bufconn.Listener // nil: there are no connections from within
-	gate     *intake.Gate      // of the requests that are being received
-	sends    *sends            // of what is being sent
-	turns    turns
-	lines    flood.Bound // of calls that were refused
-	refused  refused     // connections
+	cfg           ServerConfig
+	logger        hclog.Logger
+	grpc          *grpc.Server
+	health        *health.Server
+	draining      context.Context // ends when Serve begins to stop
+	drain         context.CancelFunc
+	panics        atomic.Uint64
+	requests      requestBudget
+	inProcess     *memoryListener // nil if InProcessConn was not called
+	receiveBudget *ingress.Budget // of large requests that are being received
+	sendBudget    *sendBudget     // of messages that are being sent
+	decodeSlots   decodeSlots
+	lines         ratelog.Limiter // limits the lines of refused calls
+	refusals      connRefusals    // counts refused connections
 }
 
-// NewServer makes a server that does not listen yet. Its services report SERVING from Serve on, unless SetReady(false)
-// came before.
+// NewServer returns a server that does not listen yet. Its services report SERVING from Serve on,
+// unless SetReady(false) is called before.
 func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.MaxReceiveBytes == 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
@@ -132,7 +142,7 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.Unmarshal == nil {
 		cfg.Unmarshal = proto.Unmarshal
 	}
-	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer(), turns: newTurns()}
+	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer(), decodeSlots: newDecodeSlots()}
 	if cfg.MaxReceivingBytes == 0 {
 		cfg.MaxReceivingBytes = receivingRequests * int64(cfg.MaxReceiveBytes)
 	}
@@ -142,32 +152,32 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.MaxSendingBytes == 0 {
 		cfg.MaxSendingBytes = DefaultMaxSendingBytes
 	}
-	s.sends = newSends(&cfg, s.logger)
-	s.gate = intake.NewGate(max(cfg.MaxReceivingBytes, int64(cfg.MaxReceiveBytes)))
-	s.waiting.max = max(cfg.MaxWaitingBytes, int64(cfg.MaxReceiveBytes))
+	s.sendBudget = newSendBudget(&cfg, s.logger)
+	s.receiveBudget = ingress.NewBudget(max(cfg.MaxReceivingBytes, int64(cfg.MaxReceiveBytes)))
+	s.requests.max = max(cfg.MaxWaitingBytes, int64(cfg.MaxReceiveBytes))
 	s.draining, s.drain = context.WithCancel(context.Background())
 	creds, readBuffer := cfg.Credentials, plainReadBuffer
 	if creds != nil {
 		readBuffer = secureReadBuffer
-		creds = withinCredentials{creds, &s.refused}
+		creds = inProcessCredentials{creds, &s.refusals}
 	}
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), s.turns, cfg.Unmarshal}),
+		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), s.decodeSlots, cfg.Unmarshal}),
 		grpc.MaxRecvMsgSize(cfg.MaxReceiveBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.Creds(intake.Credentials(creds)),
-		grpc.InTapHandle(intake.Tap),
-		grpc.StaticStreamWindowSize(intake.Window),
+		grpc.Creds(ingress.Credentials(creds)),
+		grpc.InTapHandle(ingress.Tap),
+		grpc.StaticStreamWindowSize(ingress.Window),
 		grpc.StaticConnWindowSize(serverConnWindow),
-		experimental.BufferPool(&pieces),
+		experimental.BufferPool(&buffers),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
-			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: flood.Clip(method)}, false, s.unknown))
+			return s.observe(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: ratelog.Clip(method)}, false, s.unknownMethod))
 		}),
 	}
 	options = append(options, serverKeepalives.options()...)
@@ -178,20 +188,20 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	return s
 }
 
-// RegisterService registers a service. Every method runs as a stream through the server's chain, also a unary one: on
-// the wire they are the same, and grpc-go answers a unary request that is too large or malformed before any unary
-// interceptor sees it.
+// RegisterService implements grpc.ServiceRegistrar. Every method runs as a stream through the
+// server's chain, also a unary one. On the wire they are the same, and grpc-go would answer a unary
+// request that is too large or malformed before any interceptor sees it.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	streamed := *desc
 	streamed.Methods = nil
 	streamed.Streams = nil
 	add := func(d grpc.StreamDesc) {
-		is := Method{"/" + desc.ServiceName + "/" + d.StreamName, d.ClientStreams, d.ServerStreams}
+		m := Method{"/" + desc.ServiceName + "/" + d.StreamName, d.ClientStreams, d.ServerStreams}
 		handler := s.chain(&grpc.StreamServerInfo{
-			FullMethod: is.Name, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
-		}, !infrastructure(is.Name), d.Handler)
+			FullMethod: m.Name, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
+		}, !infrastructure(m.Name), d.Handler)
 		d.Handler = func(impl any, stream grpc.ServerStream) error {
-			return s.observed(is, impl, s.receiving(is, stream), handler)
+			return s.observe(m, impl, s.newReceiver(m, stream), handler)
 		}
 		streamed.Streams = append(streamed.Streams, d)
 	}
@@ -210,16 +220,17 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(&streamed, impl)
 }
 
-// chain puts a handler behind the interceptors, the first outermost. traced is whether its calls may have spans.
+// chain wraps a handler in the interceptors, the first outermost. traced reports whether its calls
+// may have spans.
 func (s *Server) chain(info *grpc.StreamServerInfo, traced bool, handler grpc.StreamHandler) grpc.StreamHandler {
-	interceptors := append([]grpc.StreamServerInterceptor{s.enter, s.logging(), s.recovery(), s.refine}, s.cfg.Interceptors...)
+	interceptors := append([]grpc.StreamServerInterceptor{s.beginCall, s.logging(), s.recovery(), s.normalizeErrors}, s.cfg.Interceptors...)
 	if traced && s.cfg.Tracer != nil {
 		interceptors = append(interceptors, s.trace)
 	}
 	innermost := handler
 	handler = func(impl any, stream grpc.ServerStream) error {
 		if c := callOf(stream.Context()); c != nil {
-			c.bare.until(stream.Context()) // an interceptor may end it
+			c.sender.setContext(stream.Context()) // an interceptor may have derived one
 		}
 		return innermost(impl, stream)
 	}
@@ -230,49 +241,50 @@ func (s *Server) chain(info *grpc.StreamServerInfo, traced bool, handler grpc.St
 	return handler
 }
 
-// GetServiceInfo lists what is registered, for reflection.
+// GetServiceInfo lists the registered services, for reflection.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() }
 
-// SetReady sets what health says of the server ("") and of each of its services. After Serve has begun to stop it has
-// no effect.
+// SetReady sets the health of the server ("") and of each of its services. It has no effect after
+// Serve has begun to stop.
 func (s *Server) SetReady(ready bool) {
-	to := healthpb.HealthCheckResponse_NOT_SERVING
+	serving := healthpb.HealthCheckResponse_NOT_SERVING
 	if ready {
-		to = healthpb.HealthCheckResponse_SERVING
+		serving = healthpb.HealthCheckResponse_SERVING
 	}
-	s.health.SetServingStatus("", to)
+	s.health.SetServingStatus("", serving)
 	for name := range s.grpc.GetServiceInfo() {
-		s.health.SetServingStatus(name, to)
+		s.health.SetServingStatus(name, serving)
 	}
 }
 
-// SetServiceReady sets what health says of one service; "" is the server.
+// SetServiceReady sets the health of one service, or of the server ("").
 func (s *Server) SetServiceReady(service string, ready bool) {
-	to := healthpb.HealthCheckResponse_NOT_SERVING
+	serving := healthpb.HealthCheckResponse_NOT_SERVING
 	if ready {
-		to = healthpb.HealthCheckResponse_SERVING
+		serving = healthpb.HealthCheckResponse_SERVING
 	}
-	s.health.SetServingStatus(service, to)
+	s.health.SetServingStatus(service, serving)
 }
 
-// Panics counts the handlers that panicked.
+// Panics returns the number of handlers that panicked.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// enter gives the call its id and takes its request out of the count in the end. It ends calls of standard services (health
-// watchers, reflection) when the server stops: they would last until their callers leave.
-func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	c := newCall(stream, s.draining.Done(), &s.waiting, s.sends, s.turns)
-	defer c.end()
-	defer c.bare.returned.Store(true) // before the transport ends the stream's context
+// beginCall is the outermost interceptor. It gives the call its id and releases its request at the
+// end. It ends calls of standard services (health watchers, reflection) when the server stops,
+// because they would last until their callers leave.
+func (s *Server) beginCall(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	c := newCall(stream, s.draining.Done(), &s.requests, s.sendBudget, s.decodeSlots)
+	defer c.close()
+	defer c.sender.returned.Store(true) // before the transport ends the stream's context
 	ctx := context.WithValue(stream.Context(), callKey{}, c)
 	if infrastructure(info.FullMethod) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
-		stop := context.AfterFunc(s.draining, func() { time.AfterFunc(watchersNotice, cancel) })
+		stop := context.AfterFunc(s.draining, func() { time.AfterFunc(watcherGrace, cancel) })
 		defer stop()
 	}
-	return next(impl, &serverStream{ServerStream: c.bare, ctx: ctx})
+	return next(impl, &serverStream{ServerStream: c.sender, ctx: ctx})
 }
 
 // logging writes one line when a call ends.
@@ -286,21 +298,23 @@ func (s *Server) logging() grpc.StreamServerInterceptor {
 	)
 }
 
-// recovery turns a panic into INTERNAL for its own call; the stack goes to the log and not to the caller.
+// recovery turns a panic into INTERNAL for its own call. The stack goes to the log and not to the
+// caller.
 func (s *Server) recovery() grpc.StreamServerInterceptor {
 	return recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		s.panics.Add(1)
 		id := RequestID(ctx)
 		s.logger.Error("handler panicked", "request_id", id, "error", clip(fmt.Sprint(p)), "stack", string(debug.Stack()))
-		return Fault{
+		return Error{
 			Code: codes.Internal, Domain: s.cfg.Domain, Reason: reason.Panic,
-			Message: fmt.Sprintf("request %s failed inside the server, other requests go on: report it with the server's log", id),
+			Message: fmt.Sprintf("request %s failed inside the server, other requests continue: report it with the server's log", id),
 		}.Err()
 	}))
 }
 
-// refine refuses what is compressed, checks what is received, makes every error a status of bounded text and sets the pushback trailer.
-func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+// normalizeErrors refuses compressed calls, checks received messages, turns every error into a
+// status with bounded texts, and sets the pushback trailer.
+func (s *Server) normalizeErrors(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	err := uncompressed(stream.Context(), s.cfg.Domain)
 	if err == nil {
 		err = next(impl, &checkedStream{ServerStream: stream, domain: s.cfg.Domain})
@@ -309,14 +323,15 @@ func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServer
 		return nil
 	}
 	if _, ok := status.FromError(err); !ok {
-		err = status.FromContextError(err).Err() // an end of the call's context is no fault of this program
+		// the end of the call's context is not an error of this program
+		err = status.FromContextError(err).Err()
 	}
-	if atDeadline(stream.Context(), err) {
-		err = Fault{
+	if endedByDeadline(stream.Context(), err) {
+		err = Error{
 			Code: codes.DeadlineExceeded, Domain: s.cfg.Domain, Reason: reason.DeadlineExceeded, Message: context.DeadlineExceeded.Error(),
 		}.Err()
 	}
-	err = bounded(err)
+	err = clipMessage(err)
 	if retry := detail[*errdetails.RetryInfo](err); retry != nil {
 		ms := retry.GetRetryDelay().AsDuration().Milliseconds()
 		stream.SetTrailer(metadata.Pairs(PushbackTrailer, strconv.FormatInt(ms, 10)))
@@ -324,12 +339,13 @@ func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServer
 	return err
 }
 
-// deadlineSlack is how much earlier than the server's timer a caller's own may end a call at its deadline.
+// deadlineSlack is how much earlier than the server's timer a caller's timer may end a call at its
+// deadline.
 const deadlineSlack = 100 * time.Millisecond
 
-// atDeadline reports whether a call that was canceled has in truth ended by its deadline. A caller has the same deadline, and cancels the
-// stream when it passes: that message may overtake the server's timer.
-func atDeadline(ctx context.Context, err error) bool {
+// endedByDeadline reports whether a canceled call ended by its deadline. The caller has the same
+// deadline and cancels the stream when it passes. That message may overtake the server's timer.
+func endedByDeadline(ctx context.Context, err error) bool {
 	if info := Info(err); status.Code(err) != codes.Canceled || info != nil && info.GetReason() != reason.Cancelled {
 		return false
 	}
@@ -337,17 +353,17 @@ func atDeadline(ctx context.Context, err error) bool {
 	return has && time.Until(deadline) < deadlineSlack
 }
 
-// unknown answers methods that nobody registered.
-func (s *Server) unknown(_ any, stream grpc.ServerStream) error {
+// unknownMethod answers calls of methods that are not registered.
+func (s *Server) unknownMethod(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
-	return Fault{
+	return Error{
 		Code: codes.Unimplemented, Domain: s.cfg.Domain, Reason: reason.NotBuilt,
-		Message:  fmt.Sprintf("this server has no method %s: ask its reflection service what it has", method),
+		Message:  fmt.Sprintf("this server has no method %s: its reflection service lists what it has", method),
 		Metadata: map[string]string{"method": method},
 	}.Err()
 }
 
-// serverStream is a stream with a context of its own.
+// serverStream is a stream with its own context.
 type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -355,7 +371,7 @@ type serverStream struct {
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// checkedStream refuses what it receives by the rules of this package.
+// checkedStream counts and checks the messages that it receives.
 type checkedStream struct {
 	grpc.ServerStream
 	domain string
@@ -366,14 +382,14 @@ func (s *checkedStream) RecvMsg(m any) error {
 		return err
 	}
 	if c := callOf(s.Context()); c != nil {
-		if err := c.hold(m, s.domain); err != nil {
+		if err := c.holdRequest(m, s.domain); err != nil {
 			free(m)
 			return err
 		}
 	}
 	pm, ok := m.(proto.Message)
-	if l, lent := m.(*Lent); lent {
-		pm, ok = l.Message, true
+	if b, isBorrowed := m.(*BorrowedMessage); isBorrowed {
+		pm, ok = b.Message, true
 	}
 	if !ok {
 		return nil
@@ -385,12 +401,12 @@ func (s *checkedStream) RecvMsg(m any) error {
 	return err
 }
 
-// free gives back what was received and is refused.
+// free frees a received message that is refused.
 func free(m any) {
 	switch m := m.(type) {
 	case *Frame:
 		m.Free()
-	case *Lent:
+	case *BorrowedMessage:
 		m.Free()
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// echo answers a Tokenize with its text and panics, fails or waits when told to.
+// echo answers a Tokenize with its text. It panics, fails or waits on request.
 type echo struct {
 	pb.UnimplementedInferenceServiceServer
 }
@@ -36,7 +36,7 @@ func (echo) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeR
 	case "panic":
 		panic("told to")
 	case "full":
-		return nil, rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "FULL", Message: "full",
+		return nil, rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "FULL", Message: "full",
 			RetryAfter: 250 * time.Millisecond}.Err()
 	}
 	rpc.Annotate(ctx, "note", "annotated")
@@ -93,7 +93,7 @@ func first(ctx context.Context, c pb.InferenceServiceClient, in *pb.GenerateRequ
 	return stream, err
 }
 
-func TestARequestIDIsTakenFromTheCallerOrMade(t *testing.T) {
+func TestRequestIDIsAdoptedOrMade(t *testing.T) {
 	c := pb.NewInferenceServiceClient(pair(t, rpc.ServerConfig{}))
 	out, err := c.Tokenize(metadata.AppendToOutgoingContext(within(t), rpc.RequestIDKey, "mine"), text("a"))
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestARequestIDIsTakenFromTheCallerOrMade(t *testing.T) {
 	}
 }
 
-func TestAPanicLosesOnlyItsOwnCall(t *testing.T) {
+func TestPanicEndsOnlyItsOwnCall(t *testing.T) {
 	rpctest.NoLeaks(t)
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, rpctest.Logger(t))
 	pb.RegisterInferenceServiceServer(server, echo{})
@@ -128,7 +128,8 @@ func TestAPanicLosesOnlyItsOwnCall(t *testing.T) {
 	require.NoError(t, other.CloseSend())
 }
 
-func TestBadMessagesAreRefusedPreciselyAndTheServerServesOn(t *testing.T) {
+func TestServerRefusesBadMessages(t *testing.T) {
+	// Each refusal names the field, and the server keeps serving.
 	conn := pair(t, rpc.ServerConfig{MaxReceiveBytes: 1 << 20})
 	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1)
 	for name, tc := range map[string]struct {
@@ -161,7 +162,7 @@ func TestBadMessagesAreRefusedPreciselyAndTheServerServesOn(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAMethodThatIsNotThereIsNamed(t *testing.T) {
+func TestUnknownMethodIsNamed(t *testing.T) {
 	conn := pair(t, rpc.ServerConfig{})
 	err := conn.Invoke(within(t), "/millrace.v1.InferenceService/Paint", text("a"), &pb.TokenizeResponse{})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
@@ -169,8 +170,8 @@ func TestAMethodThatIsNotThereIsNamed(t *testing.T) {
 	require.Equal(t, "/millrace.v1.InferenceService/Paint", rpc.Info(err).GetMetadata()["method"])
 }
 
-// Anybody may send one, of any length and of any bytes.
-func TestAMethodThatIsNotThereFillsNoLog(t *testing.T) {
+// TestUnknownMethodFillsNoLog sends a method name of any length and of any bytes.
+func TestUnknownMethodFillsNoLog(t *testing.T) {
 	rpctest.NoLeaks(t)
 	var log syncBuffer
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}))
@@ -186,7 +187,7 @@ func TestAMethodThatIsNotThereFillsNoLog(t *testing.T) {
 	require.Equal(t, 2, strings.Count(log.String(), "finished call"))
 }
 
-func TestRetryInfoIsAlsoAPushbackTrailer(t *testing.T) {
+func TestRetryInfoBecomesPushback(t *testing.T) {
 	c := pb.NewInferenceServiceClient(pair(t, rpc.ServerConfig{}))
 	var trailer metadata.MD
 	_, err := c.Tokenize(within(t), text("full"), grpc.Trailer(&trailer))
@@ -229,8 +230,9 @@ func TestHealthAndBothReflectionsAnswer(t *testing.T) {
 	require.NotEmpty(t, file.GetFileDescriptorResponse().GetFileDescriptorProto())
 }
 
-func TestServeStopsByFlippingHealthAndDraining(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // no time passes while a watcher has not been told
+func TestServeDrains(t *testing.T) {
+	// Stopping sets health to NOT_SERVING and waits for running calls.
+	synctest.Test(t, func(t *testing.T) { // no time passes until the watcher is notified
 		rpctest.NoLeaks(t)
 		server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Minute}, rpctest.Logger(t))
 		pb.RegisterInferenceServiceServer(server, echo{})
@@ -248,7 +250,9 @@ func TestServeStopsByFlippingHealthAndDraining(t *testing.T) {
 		}
 		running, err := first(within(t), pb.NewInferenceServiceClient(conn), prompt("wait"))
 		require.NoError(t, err)
-		stop() // returns before the drain timeout: the watcher is sent away and the stream sees Draining
+		// returns before the drain timeout: the watcher is disconnected and the stream sees
+		// Draining
+		stop()
 
 		out, err := watch.Recv()
 		require.NoError(t, err)
@@ -258,7 +262,7 @@ func TestServeStopsByFlippingHealthAndDraining(t *testing.T) {
 	})
 }
 
-func TestServeCutsOffWhatOutlastsTheDrain(t *testing.T) {
+func TestServeCutsOffCallsAfterTheDrain(t *testing.T) {
 	rpctest.NoLeaks(t)
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: 20 * time.Millisecond}, rpctest.Logger(t))
 	pb.RegisterInferenceServiceServer(server, echo{})
@@ -302,8 +306,8 @@ func TestEachCallIsOneLine(t *testing.T) {
 	require.Contains(t, lines[1], "[INFO]")
 }
 
-// A library's error and a panic may quote a request of 16 MB.
-func TestALineOfACallIsBounded(t *testing.T) {
+// TestCallLineIsBounded has a library error and a panic that quote a request of 16 MB.
+func TestCallLineIsBounded(t *testing.T) {
 	rpctest.NoLeaks(t)
 	var log syncBuffer
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.New(&hclog.LoggerOptions{Output: &log}))
@@ -335,8 +339,8 @@ func (quoting) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Tokeni
 	return nil, status.Error(codes.Internal, in.GetModel())
 }
 
-func TestASilentConnectionIsClosedAfterTenSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the ten seconds are those of the bubble's clock
+func TestSilentConnectionIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // ten seconds of the bubble's clock
 		server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.NewNullLogger())
 		lis := rpctest.Listener(t)
 		rpctest.Serve(t, server, lis)

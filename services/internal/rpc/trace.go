@@ -18,19 +18,19 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
-// TraceScope is the instrumentation scope of spans that programs of ours make.
+// TraceScope is the instrumentation scope of the project's spans.
 const TraceScope = "github.com/millrace/millrace"
 
-// Attributes of spans that no convention names.
+// Span attributes without a convention.
 const (
 	RequestIDAttribute = attribute.Key("millrace.request.id")
 	ReasonAttribute    = attribute.Key("millrace.reason")
 )
 
-// traceContext is how a span is told to the next process: W3C's traceparent and tracestate. The call's baggage is not read.
+// traceContext propagates spans in W3C's traceparent and tracestate. Baggage is not read.
 var traceContext propagation.TraceContext
 
-// incoming is the metadata of a call that was received, as the propagator reads it.
+// incoming carries the metadata of a received call to the propagator.
 type incoming struct{ ctx context.Context }
 
 func (c incoming) Get(key string) string {
@@ -40,18 +40,18 @@ func (c incoming) Get(key string) string {
 	return ""
 }
 
-func (incoming) Set(string, string) {} // what came is not changed
+func (incoming) Set(string, string) {} // received metadata do not change
 func (incoming) Keys() []string     { return traceContext.Fields() }
 
-// outgoing is the metadata of a call that is to be made, as the propagator writes it.
+// outgoing carries the metadata of an outgoing call to the propagator.
 type outgoing struct{ md metadata.MD }
 
-func (outgoing) Get(string) string       { return "" } // nothing of it is read
+func (outgoing) Get(string) string       { return "" } // not read
 func (c outgoing) Set(key, value string) { c.md.Set(key, value) }
 func (outgoing) Keys() []string          { return traceContext.Fields() }
 
-// PutTrace puts the span that ctx is in into the metadata of an outgoing call, recorded or not, in the place of any other; without one
-// it does nothing.
+// PutTrace writes the span of ctx into the metadata of an outgoing call, recorded or not, and
+// replaces any other. It does nothing if ctx has no span.
 func PutTrace(ctx context.Context, md metadata.MD) {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		md.Delete("tracestate")
@@ -59,7 +59,7 @@ func PutTrace(ctx context.Context, md metadata.MD) {
 	}
 }
 
-// Span is the span that ctx is in, if it is recorded, else nil: whoever has none does nothing.
+// Span returns the span of ctx if it is recorded, else nil.
 func Span(ctx context.Context) trace.Span {
 	if s := trace.SpanFromContext(ctx); s.IsRecording() {
 		return s
@@ -67,46 +67,47 @@ func Span(ctx context.Context) trace.Span {
 	return nil
 }
 
-// StartSpan begins a span within a recorded one of ctx; without such a one it gives ctx as it is and nil. What records the one
-// records the other, at whatever rate.
+// StartSpan starts a child of the recorded span of ctx. It returns ctx and nil if none exists. A
+// child is recorded if its parent is, so the sampling rate does not matter here.
 func StartSpan(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	within := Span(ctx)
-	if within == nil {
+	parent := Span(ctx)
+	if parent == nil {
 		return ctx, nil
 	}
-	return within.TracerProvider().Tracer(TraceScope).Start(ctx, name, options...)
+	return parent.TracerProvider().Tracer(TraceScope).Start(ctx, name, options...)
 }
 
-// EndSpan ends a span, unless it is nil, with the status of an error. It tells code and reason and no message, which may have something
-// of a request.
+// EndSpan ends a span with the status of an error. s may be nil. It records code and reason, but
+// not the message, which may quote a request.
 func EndSpan(s trace.Span, err error, options ...trace.SpanEndOption) {
 	if s == nil {
 		return
 	}
 	if err != nil {
-		is := CodeName(status.Code(err))
-		s.SetAttributes(semconv.ErrorTypeKey.String(is))
+		description := CodeName(status.Code(err))
+		s.SetAttributes(semconv.ErrorTypeKey.String(description))
 		if why := Reason(err); why != "" {
 			s.SetAttributes(ReasonAttribute.String(why))
-			is = why
+			description = why
 		}
-		s.SetStatus(otelcodes.Error, is)
+		s.SetStatus(otelcodes.Error, description)
 	}
 	s.End(options...)
 }
 
-// CodeName is a status code as the contract of gRPC writes it: DEADLINE_EXCEEDED.
+// CodeName returns a status code as gRPC's specification writes it, for example DEADLINE_EXCEEDED.
 func CodeName(c codes.Code) string { return code.Code(c).String() }
 
-// callersOwn are the codes that say nothing against a server: as spans of servers have it, these end well.
-var callersOwn = map[codes.Code]bool{
+// callerErrors are the codes that are not errors of a server by the conventions for server spans.
+var callerErrors = map[codes.Code]bool{
 	codes.Canceled: true, codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true, codes.PermissionDenied: true,
 	codes.ResourceExhausted: true, codes.FailedPrecondition: true, codes.Aborted: true, codes.OutOfRange: true,
 	codes.Unauthenticated: true,
 }
 
-// trace is the innermost interceptor. It makes a span of a call that was let in, within its caller's: who is kept out fills no queue of
-// spans. The line of a call whose span is recorded names its trace.
+// trace is the innermost interceptor. It starts a span for an admitted call as a child of its
+// caller's. Refused calls get none, so that they cannot fill the queue of spans. The log line of a
+// recorded call names its trace.
 func (s *Server) trace(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	ctx := traceContext.Extract(stream.Context(), incoming{stream.Context()})
 	name := strings.TrimPrefix(info.FullMethod, "/")
@@ -117,7 +118,7 @@ func (s *Server) trace(impl any, stream grpc.ServerStream, info *grpc.StreamServ
 		returned := false
 		defer func() {
 			if !returned { // it panics
-				err = Fault{Code: codes.Internal, Domain: s.cfg.Domain, Reason: reason.Panic}.Err()
+				err = Error{Code: codes.Internal, Domain: s.cfg.Domain, Reason: reason.Panic}.Err()
 			}
 			endCall(ctx, span, err)
 		}()
@@ -133,12 +134,12 @@ func endCall(ctx context.Context, span trace.Span, err error) {
 	if _, ok := status.FromError(err); !ok {
 		err = status.FromContextError(err).Err()
 	}
-	is := status.Code(err)
-	span.SetAttributes(semconv.RPCResponseStatusCode(CodeName(is)), RequestIDAttribute.String(RequestID(ctx)))
+	code := status.Code(err)
+	span.SetAttributes(semconv.RPCResponseStatusCode(CodeName(code)), RequestIDAttribute.String(RequestID(ctx)))
 	if why := Reason(err); why != "" {
 		span.SetAttributes(ReasonAttribute.String(why))
 	}
-	if callersOwn[is] {
+	if callerErrors[code] {
 		err = nil
 	}
 	EndSpan(span, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// A caller's span, recorded and not.
+// A caller's span, recorded and not recorded.
 const (
 	callersTrace  = "4bf92f3577b34da6a3ce929d0e0e4736"
 	callersSpan   = "00f067aa0ba902b7"
@@ -31,7 +31,7 @@ const (
 	tracedService = "millrace.v1.InferenceService/"
 )
 
-// traced is a server whose spans and lines are kept. stop ends it: then they are all there.
+// traced runs a server whose spans and log lines are kept. They are complete after stop.
 func traced(t *testing.T, guards ...grpc.StreamServerInterceptor) (conn *grpc.ClientConn, spans *tracetest.SpanRecorder, lines *bytes.Buffer, stop func()) {
 	t.Helper()
 	rpctest.NoLeaks(t)
@@ -45,7 +45,7 @@ func traced(t *testing.T, guards ...grpc.StreamServerInterceptor) (conn *grpc.Cl
 	return rpctest.Dial(t, lis), spans, lines, stop
 }
 
-// attributes are a span's, by name.
+// attributes returns a span's attributes by name.
 func attributes(s sdktrace.ReadOnlySpan) map[string]string {
 	out := map[string]string{}
 	for _, a := range s.Attributes() {
@@ -54,7 +54,7 @@ func attributes(s sdktrace.ReadOnlySpan) map[string]string {
 	return out
 }
 
-func TestACallIsASpanWithinItsCallers(t *testing.T) {
+func TestCallSpanIsAChildOfItsCallers(t *testing.T) {
 	conn, spans, lines, stop := traced(t)
 	ctx := metadata.AppendToOutgoingContext(within(t), "traceparent", recorded, rpc.RequestIDKey, "mine")
 	_, err := pb.NewInferenceServiceClient(conn).Tokenize(ctx, text("a secret"))
@@ -73,7 +73,7 @@ func TestACallIsASpanWithinItsCallers(t *testing.T) {
 	require.Contains(t, lines.String(), "trace_id="+callersTrace, "the line of the call leads to its trace")
 }
 
-func TestAnEndIsAnErrorOfTheServerOrTheCallers(t *testing.T) {
+func TestSpanStatusOfServerAndCallerErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text   string
 		status otelcodes.Code
@@ -86,7 +86,8 @@ func TestAnEndIsAnErrorOfTheServerOrTheCallers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, spans, _, stop := traced(t)
-			_, _ = pb.NewInferenceServiceClient(conn).Tokenize(within(t), text(tc.text)) // the span says how it ended
+			// the span records how it ended
+			_, _ = pb.NewInferenceServiceClient(conn).Tokenize(within(t), text(tc.text))
 			stop()
 			require.Len(t, spans.Ended(), 1)
 			is := attributes(spans.Ended()[0])
@@ -98,7 +99,7 @@ func TestAnEndIsAnErrorOfTheServerOrTheCallers(t *testing.T) {
 	}
 }
 
-func TestACallThatIsNotRecordedLeavesNothing(t *testing.T) {
+func TestUnrecordedCallLeavesNothing(t *testing.T) {
 	conn, spans, lines, stop := traced(t)
 	ctx := metadata.AppendToOutgoingContext(within(t), "traceparent", notRecorded)
 	_, err := pb.NewInferenceServiceClient(conn).Tokenize(ctx, text("a"))
@@ -109,7 +110,8 @@ func TestACallThatIsNotRecordedLeavesNothing(t *testing.T) {
 	require.NotContains(t, lines.String(), "trace_id")
 }
 
-func TestStandardServicesAndUnknownMethodsAreNoSpans(t *testing.T) {
+func TestStandardServicesHaveNoSpans(t *testing.T) {
+	// Neither have unknown methods.
 	conn, spans, _, stop := traced(t)
 	_, err := healthpb.NewHealthClient(conn).Check(within(t), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
@@ -118,9 +120,9 @@ func TestStandardServicesAndUnknownMethodsAreNoSpans(t *testing.T) {
 	require.Empty(t, spans.Ended())
 }
 
-func TestWhoIsKeptOutMakesNoSpans(t *testing.T) {
+func TestRefusedCallsHaveNoSpans(t *testing.T) {
 	conn, spans, lines, stop := traced(t, func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
-		return rpc.Fault{Code: codes.Unauthenticated, Domain: rpc.WorkerDomain, Reason: "NO", Message: "no"}.Err()
+		return rpc.Error{Code: codes.Unauthenticated, Domain: rpc.WorkerDomain, Reason: "NO", Message: "no"}.Err()
 	})
 	ctx := metadata.AppendToOutgoingContext(within(t), "traceparent", recorded)
 	_, err := pb.NewInferenceServiceClient(conn).Tokenize(ctx, text("a"))
@@ -130,7 +132,7 @@ func TestWhoIsKeptOutMakesNoSpans(t *testing.T) {
 	require.Contains(t, lines.String(), "reason=NO")
 }
 
-func TestAHandlersCallsBelongToItsSpan(t *testing.T) {
+func TestOutgoingCallsCarryTheSpan(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
 	ctx, span := tracer.Start(t.Context(), "outer")
@@ -147,7 +149,7 @@ func TestAHandlersCallsBelongToItsSpan(t *testing.T) {
 	require.NotEmpty(t, stale.Get("traceparent"), "no span changes nothing")
 }
 
-func TestSpansWithinNoneAreNone(t *testing.T) {
+func TestStartSpanWithoutAParent(t *testing.T) {
 	ctx, span := rpc.StartSpan(t.Context(), "inner")
 	require.Nil(t, span)
 	require.Equal(t, t.Context(), ctx)
@@ -157,7 +159,7 @@ func TestSpansWithinNoneAreNone(t *testing.T) {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
 	outer, end := tracer.Start(t.Context(), "outer")
 	_, span = rpc.StartSpan(outer, "inner", trace.WithAttributes(attribute.Int("n", 1)))
-	rpc.EndSpan(span, rpc.Fault{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: "WHY", Message: "a text"}.Err())
+	rpc.EndSpan(span, rpc.Error{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: "WHY", Message: "a text"}.Err())
 	end.End()
 	inner := spans.Ended()[0]
 	require.Equal(t, "inner", inner.Name())

@@ -3,7 +3,8 @@
 package rpc
 
 import (
-	// Targets xds:///name, whose servers, policies and time limits a control plane tells: GRPC_XDS_BOOTSTRAP names it. It is in no
-	// program that does not ask for it, since it is as large as the rest.
+	// Support for targets xds:///name, whose servers, policies and time limits come from a control
+	// plane that GRPC_XDS_BOOTSTRAP names. It doubles the size of a program, so it needs a build
+	// tag.
 	_ "google.golang.org/grpc/xds"
 )

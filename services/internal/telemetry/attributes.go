@@ -7,13 +7,13 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/ratelog"
 )
 
-// provider is gen_ai.provider.name: whose conventions the requests follow.
+// provider is gen_ai.provider.name: the provider whose conventions the requests follow.
 const provider = "millrace"
 
-// Attributes of spans that the conventions have no name for.
+// Span attributes without a convention.
 const (
 	WorkerID       = attribute.Key("millrace.worker.id")
 	WorkerClass    = attribute.Key("millrace.worker.class")
@@ -28,7 +28,7 @@ const (
 	Preemptions    = attribute.Key("millrace.preemptions")
 )
 
-// Operation is gen_ai.operation.name of a generation.
+// Operation returns the gen_ai.operation.name of a generation.
 func Operation(chat bool) attribute.KeyValue {
 	if chat {
 		return semconv.GenAIOperationNameChat
@@ -36,17 +36,18 @@ func Operation(chat bool) attribute.KeyValue {
 	return semconv.GenAIOperationNameTextCompletion
 }
 
-// OfRequest is what a span says of a request: its model and its knobs, and nothing of its text, to which stop strings belong.
-func OfRequest(in *pb.GenerateRequest) []attribute.KeyValue {
+// RequestAttributes returns the attributes of a request: its model and its sampling parameters.
+// They contain no text, and so no stop strings.
+func RequestAttributes(in *pb.GenerateRequest) []attribute.KeyValue {
 	out := []attribute.KeyValue{
 		Operation(in.GetChat() != nil), semconv.GenAIProviderNameKey.String(provider),
-		semconv.GenAIRequestModel(flood.Clip(in.GetModel())),
+		semconv.GenAIRequestModel(ratelog.Clip(in.GetModel())),
 	}
 	if s := in.GetSampling(); s != nil {
-		out = known(out, semconv.GenAIRequestTemperature, s.Temperature)
-		out = known(out, semconv.GenAIRequestTopP, s.TopP)
-		out = known(out, semconv.GenAIRequestFrequencyPenalty, s.FrequencyPenalty)
-		out = known(out, semconv.GenAIRequestPresencePenalty, s.PresencePenalty)
+		out = appendSet(out, semconv.GenAIRequestTemperature, s.Temperature)
+		out = appendSet(out, semconv.GenAIRequestTopP, s.TopP)
+		out = appendSet(out, semconv.GenAIRequestFrequencyPenalty, s.FrequencyPenalty)
+		out = appendSet(out, semconv.GenAIRequestPresencePenalty, s.PresencePenalty)
 		if s.TopK != nil {
 			out = append(out, semconv.GenAIRequestTopK(float64(s.GetTopK())))
 		}
@@ -63,25 +64,27 @@ func OfRequest(in *pb.GenerateRequest) []attribute.KeyValue {
 	return out
 }
 
-// known appends a knob that is set.
-func known(to []attribute.KeyValue, of func(float64) attribute.KeyValue, v *float32) []attribute.KeyValue {
+// appendSet appends a parameter if it is set.
+func appendSet(attrs []attribute.KeyValue, attr func(float64) attribute.KeyValue, v *float32) []attribute.KeyValue {
 	if v == nil {
-		return to
+		return attrs
 	}
-	return append(to, of(float64(*v)))
+	return append(attrs, attr(float64(*v)))
 }
 
-// Usage is what a span says of what came of a request.
+// Usage is the outcome of a request.
 type Usage struct {
-	// Input are the prompt's tokens, Cached those of them that were not computed again, and Output those generated.
+	// Input counts the prompt's tokens, Cached those of them that were in the prefix cache, and
+	// Output the generated tokens.
 	Input, Cached, Output int
-	// FirstToken is when the first of these came, counted from the call's arrival; 0: none did.
+	// FirstToken is the time from the call's arrival to the first generated token (TTFT); 0: there
+	// was none.
 	FirstToken time.Duration
-	// Reasons are why its continuations ended, those that did.
+	// Reasons are the finish reasons of the continuations that ended.
 	Reasons []string
 }
 
-// Attributes are those of a span.
+// Attributes returns the span attributes.
 func (u Usage) Attributes() []attribute.KeyValue {
 	out := []attribute.KeyValue{
 		semconv.GenAIUsageInputTokens(u.Input), semconv.GenAIUsageCacheReadInputTokens(u.Cached), semconv.GenAIUsageOutputTokens(u.Output),

@@ -1,10 +1,12 @@
-// Package telemetry sends traces, and measures by the conventions for generative AI, to a collector that speaks OTLP, as the standard
-// environment variables of OpenTelemetry say.
+// Package telemetry exports traces, and metrics by OpenTelemetry's conventions for generative AI,
+// to an OTLP collector, as the standard environment variables of OpenTelemetry configure it.
 //
-// FromEnvironment reads what this package decides by: whether there is anything to send, and by which protocol. Nothing is where none
-// of these variables is set: no provider is made then, and what would tell it something finds nil. Open makes what is wanted, and
-// Close sends what is left. Where to send to, how many spans and how often are variables that the libraries of OpenTelemetry read.
+// FromEnvironment reads whether there is anything to export, and by which protocol. If none of the
+// variables is set, no provider is made and recording does nothing. Open makes the exporters, and
+// Close sends the rest. The libraries of OpenTelemetry read the variables for endpoints,
+// sampling and intervals themselves.
 //
-// Package rpc makes the spans of calls, those who know what a call waits for the spans within; Attributes and Generations are what
-// these say of a generation in the words of the conventions. No text of a prompt or an answer is in any of them.
+// Package rpc starts the spans of calls, and the packages below it the child spans. Attributes and
+// Generations describe a generation by the conventions. They contain no text of a prompt or a
+// response.
 package telemetry

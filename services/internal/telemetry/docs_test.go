@@ -8,19 +8,19 @@ import (
 	"github.com/millrace/millrace/internal/doctable"
 )
 
-// convention is a measure that the conventions define.
+// convention is a metric that the conventions define.
 type convention interface {
 	Name() string
 	Unit() string
 	Description() string
 }
 
-func TestTheDocumentHasEveryMeasureThatIsSent(t *testing.T) {
+func TestDocumentListsExportedMetrics(t *testing.T) {
 	var rows [][]string
 	for _, m := range []convention{
 		genaiconv.ClientTokenUsage{}, genaiconv.ServerRequestDuration{}, genaiconv.ServerTimePerOutputToken{}, genaiconv.ServerTimeToFirstToken{},
 	} {
 		rows = append(rows, []string{"`" + m.Name() + "`", m.Unit(), m.Description()})
 	}
-	doctable.Table{Page: "tracing.md", Heading: "Measures that are sent", Columns: []string{"measure", "unit", "what it is"}}.Compare(t, rows)
+	doctable.Table{Page: "observability.md", Heading: "Metrics by OTLP", Columns: []string{"metric", "unit", "meaning"}}.Compare(t, rows)
 }

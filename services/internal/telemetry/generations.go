@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Bounds of histograms, as the conventions advise.
+// Histogram bounds that the conventions recommend.
 var (
 	durations  = []float64{.01, .02, .04, .08, .16, .32, .64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 	firsts     = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
@@ -22,7 +22,8 @@ var (
 	tokenUsage = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 )
 
-// Generations measures generations by the conventions, once for each, when it ends. Safe for concurrent use; nil measures nothing.
+// Generations records metrics of generations by the conventions, once for each, when it ends. It is
+// safe for concurrent use. A nil Generations does nothing.
 type Generations struct {
 	duration   genaiconv.ServerRequestDuration
 	firstToken genaiconv.ServerTimeToFirstToken
@@ -30,7 +31,7 @@ type Generations struct {
 	usage      genaiconv.ClientTokenUsage
 }
 
-// NewGenerations makes the measures.
+// NewGenerations creates the instruments.
 func NewGenerations(m metric.Meter) (*Generations, error) {
 	g := &Generations{}
 	var errs [4]error
@@ -41,46 +42,48 @@ func NewGenerations(m metric.Meter) (*Generations, error) {
 	return g, errors.Join(errs[:]...)
 }
 
-// Generation is one that has ended.
+// Generation describes a generation that has ended.
 type Generation struct {
-	// Model is one that a worker had: callers must not be able to make series.
+	// Model is a model that a worker has, so that callers cannot create series.
 	Model string
 	Chat  bool
-	// Input and Output are tokens of the prompt, and generated.
+	// Input and Output count the tokens of the prompt and the generated ones.
 	Input, Output int64
-	// Continuations is how many outputs were computed.
+	// Continuations counts the outputs that were computed.
 	Continuations int64
-	// FirstToken is when the first token came, counted from the call's arrival; 0: none did, or it was another worker's.
+	// FirstToken is the time from the call's arrival to the first token; 0: there was none, or
+	// another worker generated it.
 	FirstToken time.Duration
-	// Took is all of its time, and Err how its caller saw it end.
+	// Took is the total time, and Err the status that the caller received.
 	Took time.Duration
 	Err  error
 }
 
-// Record measures a generation. A span of ctx that is recorded becomes the example of what it measures.
-func (g *Generations) Record(ctx context.Context, of Generation) {
+// Record records a generation. If the span of ctx is recorded, it becomes the exemplar.
+func (g *Generations) Record(ctx context.Context, gen Generation) {
 	if g == nil {
 		return
 	}
-	operation := genaiconv.OperationNameAttr(Operation(of.Chat).Value.AsString())
-	model := semconv.GenAIRequestModel(of.Model)
+	operation := genaiconv.OperationNameAttr(Operation(gen.Chat).Value.AsString())
+	model := semconv.GenAIRequestModel(gen.Model)
 	ended := []attribute.KeyValue{model}
-	if of.Err != nil {
-		ended = append(ended, semconv.ErrorTypeKey.String(rpc.CodeName(status.Code(of.Err))))
+	if gen.Err != nil {
+		ended = append(ended, semconv.ErrorTypeKey.String(rpc.CodeName(status.Code(gen.Err))))
 	}
-	g.duration.Record(ctx, of.Took.Seconds(), operation, provider, ended...)
-	if of.Input > 0 {
-		g.usage.Record(ctx, of.Input, operation, provider, genaiconv.TokenTypeInput, model)
+	g.duration.Record(ctx, gen.Took.Seconds(), operation, provider, ended...)
+	if gen.Input > 0 {
+		g.usage.Record(ctx, gen.Input, operation, provider, genaiconv.TokenTypeInput, model)
 	}
-	if of.Output > 0 {
-		g.usage.Record(ctx, of.Output, operation, provider, genaiconv.TokenTypeOutput, model)
+	if gen.Output > 0 {
+		g.usage.Record(ctx, gen.Output, operation, provider, genaiconv.TokenTypeOutput, model)
 	}
-	if of.Err != nil || of.FirstToken <= 0 {
+	if gen.Err != nil || gen.FirstToken <= 0 {
 		return
 	}
-	g.firstToken.Record(ctx, of.FirstToken.Seconds(), operation, provider, model)
-	if behind := of.Output - of.Continuations; behind > 0 { // those behind the first of each, as if all had as many
-		each := (of.Took - of.FirstToken).Seconds() * float64(of.Continuations) / float64(behind)
+	g.firstToken.Record(ctx, gen.FirstToken.Seconds(), operation, provider, model)
+	// all tokens but the first of each continuation, as if all had as many
+	if later := gen.Output - gen.Continuations; later > 0 {
+		each := (gen.Took - gen.FirstToken).Seconds() * float64(gen.Continuations) / float64(later)
 		g.perToken.Record(ctx, each, operation, provider, model)
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/millrace/millrace/services/internal/telemetry"
 )
 
-// sum is what a histogram has of one set of attributes.
+// sum is a histogram's count and sum for one set of attributes.
 type sum struct {
 	count uint64
 	total float64
 }
 
-// measured are the sums of every measure by its name and the attributes that tell its series apart.
+// measured returns the sums of every metric, by its name and the attributes of the series.
 func measured(t *testing.T, record func(*telemetry.Generations)) map[string]sum {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()
@@ -57,8 +57,8 @@ func series(of attribute.Set) string {
 	return text
 }
 
-func TestAGenerationIsMeasuredByTheConventions(t *testing.T) {
-	is := measured(t, func(g *telemetry.Generations) {
+func TestRecordFollowsTheConventions(t *testing.T) {
+	got := measured(t, func(g *telemetry.Generations) {
 		g.Record(t.Context(), telemetry.Generation{
 			Model: "m", Chat: true, Input: 7, Output: 11, Continuations: 1, FirstToken: time.Second, Took: 3 * time.Second,
 		})
@@ -69,20 +69,20 @@ func TestAGenerationIsMeasuredByTheConventions(t *testing.T) {
 		"gen_ai.server.time_per_output_token chat m": {1, .2},
 		"gen_ai.client.token.usage chat m input":     {1, 7},
 		"gen_ai.client.token.usage chat m output":    {1, 11},
-	}, is)
+	}, got)
 }
 
 func TestContinuationsShareTheTime(t *testing.T) {
-	is := measured(t, func(g *telemetry.Generations) {
+	got := measured(t, func(g *telemetry.Generations) {
 		g.Record(t.Context(), telemetry.Generation{
 			Model: "m", Input: 7, Output: 22, Continuations: 2, FirstToken: time.Second, Took: 3 * time.Second,
 		})
 	})
-	require.Equal(t, sum{1, .2}, is["gen_ai.server.time_per_output_token text_completion m"])
+	require.Equal(t, sum{1, .2}, got["gen_ai.server.time_per_output_token text_completion m"])
 }
 
-func TestAGenerationThatFailedHasNoTimesOfTokens(t *testing.T) {
-	is := measured(t, func(g *telemetry.Generations) {
+func TestFailedGenerationHasNoTokenTimes(t *testing.T) {
+	got := measured(t, func(g *telemetry.Generations) {
 		g.Record(t.Context(), telemetry.Generation{
 			Model: "m", Input: 7, Output: 2, Continuations: 1, FirstToken: time.Second, Took: 3 * time.Second,
 			Err: status.Error(codes.DeadlineExceeded, "a text that may be of anything"),
@@ -92,5 +92,5 @@ func TestAGenerationThatFailedHasNoTimesOfTokens(t *testing.T) {
 		"gen_ai.server.request.duration text_completion m DEADLINE_EXCEEDED": {1, 3},
 		"gen_ai.client.token.usage text_completion m input":                  {1, 7},
 		"gen_ai.client.token.usage text_completion m output":                 {1, 2},
-	}, is)
+	}, got)
 }

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Settings are what the environment says of telemetry. The zero value sends nothing.
+// Settings are the telemetry settings of the environment. The zero value exports nothing.
 type Settings struct {
-	// Traces and Metrics are whether each is sent.
+	// Traces and Metrics report whether each is exported.
 	Traces, Metrics bool
 
-	wrong           error    // see Check
-	tracesByGRPC    bool     // otherwise by HTTP
-	metricsByGRPC   bool     // the same
-	otherPropagator []string // wanted ways to tell the next process of a trace that are not spoken here
+	err             error    // see Check
+	tracesByGRPC    bool     // else by HTTP
+	metricsByGRPC   bool     // else by HTTP
+	otherPropagator []string // configured propagators that are not supported
 }
 
 // Names of variables and of their values.
@@ -38,14 +38,15 @@ const (
 	protocolGRPC, protocolHTTP = "grpc", "http/protobuf"
 )
 
-// samplers are the values of OTEL_TRACES_SAMPLER; those in ratios take a share in OTEL_TRACES_SAMPLER_ARG.
+// samplers are the values of OTEL_TRACES_SAMPLER. Those in ratios have a ratio in
+// OTEL_TRACES_SAMPLER_ARG.
 var (
 	ratios   = []string{"traceidratio", "parentbased_traceidratio"}
 	samplers = append([]string{"always_on", "always_off", "parentbased_always_on", "parentbased_always_off"}, ratios...)
 )
 
-// FromEnvironment reads the environment. Either is sent where its exporter is otlp, or where an endpoint is named and the exporter is not
-// none.
+// FromEnvironment reads the environment. A signal is exported if its exporter is otlp, or if an
+// endpoint is set and the exporter is not none.
 func FromEnvironment(getenv func(string) string) Settings {
 	read := func(name string) string { return strings.TrimSpace(getenv(name)) }
 	var s Settings
@@ -59,14 +60,14 @@ func FromEnvironment(getenv func(string) string) Settings {
 		e.sampler()
 		s.otherPropagator = e.propagators()
 	}
-	s.wrong = errors.Join(e.wrong...)
+	s.err = errors.Join(e.wrong...)
 	return s
 }
 
-// Check reports every variable that has a value which it cannot have here.
-func (s Settings) Check() error { return s.wrong }
+// Check returns every variable that has an unsupported value.
+func (s Settings) Check() error { return s.err }
 
-// reader reads variables and collects what is wrong with them.
+// reader reads variables and collects errors.
 type reader struct {
 	read  func(name string) string
 	wrong []error
@@ -76,15 +77,15 @@ func (e *reader) refuse(name, value, want string) {
 	e.wrong = append(e.wrong, fmt.Errorf("%s is %.64q: %s", name, value, want))
 }
 
-// signal is whether a signal is sent, and whether by gRPC.
+// signal reports whether a signal is exported, and whether by gRPC.
 func (e *reader) signal(exporter, endpoint, protocol string) (sent, byGRPC bool) {
 	switch v := strings.ToLower(e.read(exporter)); {
 	case v == exporterNone, v == "" && e.read(envEndpoint) == "" && e.read(endpoint) == "":
 		return false, false
 	case v != "" && v != exporterOTLP:
-		want := "this program knows otlp and none"
+		want := "this program supports otlp and none"
 		if exporter == envMetrics && v == "prometheus" {
-			want = "measures for Prometheus are served at --metrics-listen; give otlp or none"
+			want = "metrics for Prometheus are served at --metrics-listen; give otlp or none"
 		}
 		e.refuse(exporter, v, want)
 		return false, false
@@ -103,7 +104,7 @@ func (e *reader) signal(exporter, endpoint, protocol string) (sent, byGRPC bool)
 	return true, false
 }
 
-// sampler checks what the library would replace by a default in silence.
+// sampler checks values that the library would silently replace by defaults.
 func (e *reader) sampler() {
 	v := strings.ToLower(e.read(envSampler))
 	switch arg := e.read(envSamplerArg); {
@@ -117,7 +118,8 @@ func (e *reader) sampler() {
 	}
 }
 
-// propagators are those wanted that are not spoken here. They are no reason not to start: whole clusters are given the same list.
+// propagators returns the configured propagators that are not supported. They are not an error,
+// because whole clusters share one list.
 func (e *reader) propagators() (other []string) {
 	for name := range strings.SplitSeq(e.read(envPropagators), ",") {
 		switch name = strings.TrimSpace(name); name {

@@ -8,12 +8,12 @@ import (
 	"github.com/millrace/millrace/services/internal/telemetry"
 )
 
-// environment is a getenv of these variables alone.
+// environment returns a getenv that has only these variables.
 func environment(set map[string]string) func(string) string {
 	return func(name string) string { return set[name] }
 }
 
-func TestTheEnvironmentDecidesWhatIsSent(t *testing.T) {
+func TestFromEnvironmentSelectsSignals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set             map[string]string
 		traces, metrics bool
@@ -22,7 +22,7 @@ func TestTheEnvironmentDecidesWhatIsSent(t *testing.T) {
 		"nothing for a name alone":              {set: map[string]string{"OTEL_SERVICE_NAME": "mine", "OTEL_TRACES_SAMPLER": "always_on"}},
 		"both to an endpoint":                   {set: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, traces: true, metrics: true},
 		"traces alone to their endpoint":        {set: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318"}, traces: true},
-		"measures alone to theirs":              {set: map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318"}, metrics: true},
+		"metrics alone to their endpoint":       {set: map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318"}, metrics: true},
 		"traces to the default endpoint":        {set: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, traces: true},
 		"what is not excepted":                  {set: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_METRICS_EXPORTER": "none"}, traces: true},
 		"nothing where the library is disabled": {set: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "TRUE"}},
@@ -32,12 +32,12 @@ func TestTheEnvironmentDecidesWhatIsSent(t *testing.T) {
 			s := telemetry.FromEnvironment(environment(tc.set))
 			require.NoError(t, s.Check())
 			require.Equal(t, tc.traces, s.Traces, "traces")
-			require.Equal(t, tc.metrics, s.Metrics, "measures")
+			require.Equal(t, tc.metrics, s.Metrics, "metrics")
 		})
 	}
 }
 
-func TestAVariableThatCannotBeIsRefusedByName(t *testing.T) {
+func TestCheckNamesUnsupportedValues(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set  map[string]string
 		says []string

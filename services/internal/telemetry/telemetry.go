@@ -20,45 +20,47 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/ratelog"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// closeTimeout is how long a program that ends waits for a collector to take what is left.
+// closeTimeout bounds the last export of a program that ends.
 const closeTimeout = 3 * time.Second
 
-// Identity is who sends.
+// Identity identifies the program.
 type Identity struct {
-	// Program is the service's name, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name another; Version its release.
+	// Program is the service name unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES set another.
+	// Version is its release.
 	Program, Version string
-	// Instance tells those of one name apart; empty: it is not told.
+	// Instance distinguishes programs of one name; "" omits it.
 	Instance string
 }
 
-// Telemetry is what a process sends. The zero value is nothing.
+// Telemetry exports a process's telemetry. The zero value exports nothing.
 type Telemetry struct {
-	// Provider makes tracers; nil: no traces are sent.
+	// Provider makes tracers; nil: no traces are exported.
 	Provider trace.TracerProvider
-	// Generations measures generations; nil, on which Record does nothing: no measures are sent.
+	// Generations records generations; nil, on which Record does nothing: no metrics are exported.
 	Generations *Generations
 
 	logger hclog.Logger
 	close  []func(context.Context) error
 }
 
-// Open makes what the settings want, once in a process: what the libraries complain of goes to the logger. A collector that is not there
-// is no error; what cannot be sent is dropped, and the log says so. Close it.
-func Open(ctx context.Context, s Settings, is Identity, logger hclog.Logger) (*Telemetry, error) {
+// Open makes the exporters that the settings select. Call it once in a process, because it
+// redirects the libraries' logs to logger. A missing collector is not an error: what cannot be
+// exported is dropped and logged. The caller must call Close.
+func Open(ctx context.Context, s Settings, id Identity, logger hclog.Logger) (*Telemetry, error) {
 	t := &Telemetry{logger: logger.Named("telemetry")}
 	if !s.Traces && !s.Metrics {
 		return t, nil
 	}
-	t.complain()
+	t.forwardLibraryLogs()
 	if len(s.otherPropagator) > 0 {
-		t.logger.Warn("traces are told to others by W3C trace context alone", "variable", envPropagators,
+		t.logger.Warn("trace context is sent in the W3C format only", "variable", envPropagators,
 			"ignored", strings.Join(s.otherPropagator, ","))
 	}
-	of, err := resourceOf(ctx, is)
+	res, err := newResource(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -67,25 +69,25 @@ func Open(ctx context.Context, s Settings, is Identity, logger hclog.Logger) (*T
 		if err != nil {
 			return nil, fmt.Errorf("traces: %w", err)
 		}
-		p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(of), sdktrace.WithRawSpanLimits(limits()))
+		p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res), sdktrace.WithRawSpanLimits(limits()))
 		t.Provider, t.close = p, append(t.close, p.Shutdown)
 	}
 	if s.Metrics {
 		exporter, err := metricExporter(ctx, s.metricsByGRPC)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("measures: %w", err), t.Close())
+			return nil, errors.Join(fmt.Errorf("metrics: %w", err), t.Close())
 		}
-		p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)), sdkmetric.WithResource(of))
+		p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)), sdkmetric.WithResource(res))
 		t.close = append(t.close, p.Shutdown)
 		if t.Generations, err = NewGenerations(p.Meter(rpc.TraceScope)); err != nil {
-			return nil, errors.Join(fmt.Errorf("measures: %w", err), t.Close())
+			return nil, errors.Join(fmt.Errorf("metrics: %w", err), t.Close())
 		}
 	}
-	t.logger.Info("telemetry is sent", "traces", s.Traces, "measures", s.Metrics)
+	t.logger.Info("telemetry is sent", "traces", s.Traces, "metrics", s.Metrics)
 	return t, nil
 }
 
-// Tracer is for rpc.ServerConfig.
+// Tracer returns the tracer for rpc.ServerConfig, or nil.
 func (t *Telemetry) Tracer() trace.Tracer {
 	if t.Provider == nil {
 		return nil
@@ -93,7 +95,7 @@ func (t *Telemetry) Tracer() trace.Tracer {
 	return t.Provider.Tracer(rpc.TraceScope)
 }
 
-// Close sends what is left, for closeTimeout at most. Nothing is recorded any more.
+// Close exports the remaining records, within closeTimeout. Nothing is recorded after it.
 func (t *Telemetry) Close() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -104,39 +106,39 @@ func (t *Telemetry) Close() (err error) {
 	return err
 }
 
-// End is Close for a program that ends: that the rest could not be sent is told and is no failure.
+// End is Close for a program that ends: an error is logged only.
 func (t *Telemetry) End() {
 	if err := t.Close(); err != nil {
 		t.logger.Warn("the last telemetry was not delivered", "error", err)
 	}
 }
 
-// complain sends what the libraries complain of to the log.
-func (t *Telemetry) complain() {
+// forwardLibraryLogs sends the libraries' errors to the log.
+func (t *Telemetry) forwardLibraryLogs() {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.logger.Warn("telemetry not delivered", "error", err) }))
 	otel.SetLogger(funcr.New(func(_, text string) { t.logger.Warn("telemetry library complains", "text", text) }, funcr.Options{Verbosity: 1}))
 }
 
-// resourceOf is who sends, as the environment completes or corrects it.
-func resourceOf(ctx context.Context, is Identity) (*resource.Resource, error) {
-	own := resource.WithAttributes(semconv.ServiceName(is.Program), semconv.ServiceVersion(is.Version))
+// newResource returns the attributes of this program, which the environment may extend or replace.
+func newResource(ctx context.Context, id Identity) (*resource.Resource, error) {
+	service := resource.WithAttributes(semconv.ServiceName(id.Program), semconv.ServiceVersion(id.Version))
 	instance := resource.WithAttributes()
-	if is.Instance != "" {
-		instance = resource.WithAttributes(semconv.ServiceInstanceID(is.Instance))
+	if id.Instance != "" {
+		instance = resource.WithAttributes(semconv.ServiceInstanceID(id.Instance))
 	}
-	r, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), own, instance, resource.WithFromEnv())
+	r, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), service, instance, resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("what telemetry says of this program: %w", err)
+		return nil, fmt.Errorf("describe this program for telemetry: %w", err)
 	}
 	return r, nil
 }
 
-// limits are the libraries', but for texts, which may come from a caller: OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT bounds them, else
-// flood.MaxText.
+// limits returns the library's limits, except that texts, which may come from callers, are bounded
+// by ratelog.MaxText unless OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT sets another bound.
 func limits() sdktrace.SpanLimits {
-	l := sdktrace.NewSpanLimits() // which reads the environment
+	l := sdktrace.NewSpanLimits() // reads the environment
 	if l.AttributeValueLengthLimit < 0 {
-		l.AttributeValueLengthLimit = flood.MaxText
+		l.AttributeValueLengthLimit = ratelog.MaxText
 	}
 	return l
 }

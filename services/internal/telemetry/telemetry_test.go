@@ -13,10 +13,11 @@ import (
 	"github.com/millrace/millrace/services/internal/telemetry/telemetrytest"
 )
 
-// identity is who the tests are.
+// identity is the identity of the tests.
 var identity = telemetry.Identity{Program: "millrace-test", Version: "0.1.0", Instance: "t1"}
 
-// open opens what variables say, which the libraries read from the environment themselves.
+// open opens the telemetry that the variables configure. The libraries read the environment
+// themselves.
 func open(t *testing.T, variables ...string) *telemetry.Telemetry {
 	t.Helper()
 	for _, v := range variables {
@@ -30,8 +31,9 @@ func open(t *testing.T, variables ...string) *telemetry.Telemetry {
 	return sent
 }
 
-// delivered is a collector that has all that was recorded of what variables say. Closing waits for a collector for a few seconds: where
-// the machine stopped this process for a good part of them, all is done again.
+// delivered returns a collector that has received what record recorded. Closing waits a few seconds
+// for the collector. If the machine stopped this process for a good part of them, the test repeats
+// everything.
 func delivered(t *testing.T, record func(*telemetry.Telemetry), variables ...string) *telemetrytest.Collector {
 	t.Helper()
 	for {
@@ -47,7 +49,7 @@ func delivered(t *testing.T, record func(*telemetry.Telemetry), variables ...str
 	}
 }
 
-func TestNothingIsMadeWhereNothingIsSent(t *testing.T) {
+func TestOpenWithoutSignalsMakesNothing(t *testing.T) {
 	sent, err := telemetry.Open(t.Context(), telemetry.Settings{}, identity, rpctest.Logger(t))
 	require.NoError(t, err)
 	require.Nil(t, sent.Tracer())
@@ -56,7 +58,7 @@ func TestNothingIsMadeWhereNothingIsSent(t *testing.T) {
 	require.NoError(t, sent.Close())
 }
 
-func TestSpansAndMeasuresReachTheCollector(t *testing.T) {
+func TestSpansAndMetricsReachTheCollector(t *testing.T) {
 	rpctest.NoLeaks(t)
 	c := delivered(t, func(sent *telemetry.Telemetry) {
 		_, span := sent.Tracer().Start(t.Context(), "a span")
@@ -79,7 +81,7 @@ func TestSpansAndMeasuresReachTheCollector(t *testing.T) {
 	require.Subset(t, names, []string{"gen_ai.server.request.duration", "gen_ai.client.token.usage"})
 }
 
-func TestTheEnvironmentNamesTheService(t *testing.T) {
+func TestServiceNameOfTheEnvironment(t *testing.T) {
 	c := delivered(t, func(sent *telemetry.Telemetry) {
 		require.Nil(t, sent.Generations)
 		_, span := sent.Tracer().Start(t.Context(), "a span")
@@ -89,7 +91,7 @@ func TestTheEnvironmentNamesTheService(t *testing.T) {
 	require.Equal(t, "mine", c.Spans()[0].Service)
 }
 
-func TestWhatIsSampledOutIsNotSent(t *testing.T) {
+func TestUnsampledSpansAreNotExported(t *testing.T) {
 	c := delivered(t, func(sent *telemetry.Telemetry) {
 		_, span := sent.Tracer().Start(t.Context(), "a span")
 		require.False(t, span.IsRecording())

@@ -2,10 +2,10 @@ package textlimit
 
 import pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 
-// Bytes is the largest request and the largest response of both methods, in bytes of the wire.
+// Bytes bounds the request and the response of both methods, in encoded bytes.
 const Bytes = 4 << 20
 
-// Methods is the largest request by method, for rpc.ServerConfig.MaxMethodBytes.
+// Methods returns the bound of requests by method, for rpc.ServerConfig.MaxMethodBytes.
 func Methods() map[string]int {
 	return map[string]int{
 		pb.InferenceService_Tokenize_FullMethodName:   Bytes,

@@ -13,7 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Dialer makes the credentials of the connections that a process dials; plaintext ones without --tls-ca.
+// Dialer returns the credentials for the connections that a process dials. They are plaintext
+// without --tls-ca.
 func (f *Flags) Dialer(logger hclog.Logger) (credentials.TransportCredentials, error) {
 	if f.CA == "" {
 		return insecure.NewCredentials(), nil
@@ -29,10 +30,10 @@ func (f *Flags) Dialer(logger hclog.Logger) (credentials.TransportCredentials, e
 	return &clientCredentials{source: from, name: f.ServerName, allowed: allowed}, nil
 }
 
-// clientCredentials make connections of what the files hold when each is made.
+// clientCredentials read their files when a connection is made.
 type clientCredentials struct {
 	source  *source
-	name    string // "": the host that is dialled
+	name    string // "": the dialled host
 	allowed []SAN
 }
 
@@ -43,21 +44,25 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 	return credentials.NewTLS(c.config(c.source.Current())).ClientHandshake(ctx, authority, raw)
 }
 
-// config is that of one connection.
+// config returns the configuration of one connection.
 func (c *clientCredentials) config(m material) *tls.Config {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.authorities}
-	if own := m.certificate; own != nil {
-		// Shown whatever authorities the server names: it then says what it has against this one, and not that there is none.
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own, nil }
+	if cert := m.certificate; cert != nil {
+		// Shown whatever authorities the server names, so that its error is about this certificate
+		// and not about a missing one.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
 	if len(c.allowed) > 0 {
-		cfg.InsecureSkipVerify = true // of the host's name; verify does the rest, and it runs in every handshake
+		// skips the check of the host name only: verify does the rest, and it runs in every
+		// handshake
+		cfg.InsecureSkipVerify = true
 		cfg.VerifyConnection = func(state tls.ConnectionState) error { return c.verify(state, m.authorities) }
 	}
 	return cfg
 }
 
-// verify is what crypto/tls does with a server's certificates, but that names of a list stand in for the host's.
+// verify does what crypto/tls does with a server's certificates, except that it compares names with
+// the list and not with the host.
 func (c *clientCredentials) verify(state tls.ConnectionState, authorities *x509.CertPool) error {
 	chain := state.PeerCertificates
 	if len(chain) == 0 {
@@ -84,7 +89,7 @@ func (*clientCredentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
-// Clone has a server name of its own.
+// Clone returns a copy with its own server name.
 func (c *clientCredentials) Clone() credentials.TransportCredentials {
 	other := *c
 	return &other

@@ -25,10 +25,10 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang is a hang guard: the tests wait for a far shorter time.
 const hang = time.Minute
 
-// lines is a log for several goroutines.
+// lines is a log that is safe for concurrent use.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -40,7 +40,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// with are the lines that have a text.
+// with returns the lines that contain text.
 func (l *lines) with(text string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *lines) with(text string) []string {
 	return found
 }
 
-// serve runs a server with the standard services on loopback; its log is at Info.
+// serve runs a server with the standard services on loopback. It logs at Info.
 func serve(t *testing.T, f transport.Flags) (address string, log *lines) {
 	t.Helper()
 	log = &lines{}
@@ -66,10 +66,10 @@ func serve(t *testing.T, f transport.Flags) (address string, log *lines) {
 	return lis.Addr().String(), log
 }
 
-// once makes a connection that is refused come no second time.
+// once prevents a second attempt after a refused connection.
 var once = grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Hour, MaxDelay: time.Hour}, MinConnectTimeout: hang})
 
-// dial makes a connection of what flags say.
+// dial returns a connection with the given flags.
 func dial(t *testing.T, address string, f transport.Flags) *grpc.ClientConn {
 	t.Helper()
 	creds, err := f.Dialer(rpctest.Logger(t))
@@ -85,7 +85,7 @@ func dialWith(t *testing.T, address string, creds credentials.TransportCredentia
 	return conn
 }
 
-// ask asks for the server's health.
+// ask requests the server's health.
 func ask(t *testing.T, conn *grpc.ClientConn) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -94,14 +94,15 @@ func ask(t *testing.T, conn *grpc.ClientConn) error {
 	return err
 }
 
-func TestWhoMayNotConnectIsRefusedWithTheRightCodeAndOneLine(t *testing.T) {
+func TestServerRefusesClients(t *testing.T) {
+	// A refused client gets the right code, and the log one line.
 	ca, stranger := certstest.New(t), certstest.New(t)
 	server := certstest.Save(t, ca.Issue(t, "ip:127.0.0.1", "dns:worker", "uri:spiffe://example.org/worker"))
 	old := certstest.Save(t, ca.IssueUntil(t, time.Now().Add(-time.Hour), "ip:127.0.0.1", "dns:scheduler", "dns:worker"))
 	mutual := transport.Flags{Cert: server.Cert, Key: server.Key, ClientCA: ca.File}
 	named := mutual
 	named.ClientSANs = []string{"dns:scheduler", "uri:spiffe://example.org/scheduler"}
-	// client is a client with a certificate of an authority and one name.
+	// client returns the flags of a client with a certificate of an authority and one name.
 	client := func(by *certstest.Authority, name string) transport.Flags {
 		own := certstest.Save(t, by.Issue(t, name))
 		return transport.Flags{CA: ca.File, Cert: own.Cert, Key: own.Key}
@@ -158,7 +159,8 @@ func TestWhoMayNotConnectIsRefusedWithTheRightCodeAndOneLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log *lines
 			var err error
-			// A server waits a second for who is refused to read why: where the machine stopped this process for as long, it is asked again.
+			// A server waits a second for a refused client to read the reason. If the machine
+			// stopped this process for that long, the test tries again.
 			for again := true; again; {
 				stop := rpctest.WatchStalls()
 				var address string
@@ -188,7 +190,7 @@ func TestWhoMayNotConnectIsRefusedWithTheRightCodeAndOneLine(t *testing.T) {
 	}
 }
 
-func TestNothingOlderThanTLS13IsSpoken(t *testing.T) {
+func TestServerRequiresTLS13(t *testing.T) {
 	ca := certstest.New(t)
 	server := certstest.Save(t, ca.Issue(t, "ip:127.0.0.1"))
 	address, log := serve(t, transport.Flags{Cert: server.Cert, Key: server.Key})
@@ -205,7 +207,7 @@ func TestNothingOlderThanTLS13IsSpoken(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = conn.(*tls.Conn).HandshakeContext(t.Context()) // the client is asked about it
+			_ = conn.(*tls.Conn).HandshakeContext(t.Context()) // the client gets the reason from it
 			_ = conn.Close()
 		}
 	}()

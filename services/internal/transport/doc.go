@@ -1,11 +1,14 @@
-// Package transport is how the three programs protect their connections: the flags that name certificates, and what a server
-// and a connection are made with.
+// Package transport secures the connections of the three programs: the flags that name
+// certificates, and the credentials of servers and clients.
 //
-// A program puts Flags on its flag set, asks CheckListen and CheckDial about the addresses that it was given, and Check about the
-// files. Serve then gives an rpc.ServerConfig its credentials and its rule of who may call; Dialer makes the credentials of
-// connections, both of them once a process. Files are read again while the process runs, at most once a second and only when a
-// connection is made: what was rotated holds for connections made from then on, and those that stand are left alone. Without
-// certificates both are plaintext, which CheckListen and CheckDial keep on this machine unless --insecure was given.
+// A program adds Flags to its flag set, validates its addresses with CheckListen and CheckDial, and
+// its files with Check. Serve puts credentials, and the rule of which callers are allowed, into an
+// rpc.ServerConfig. Dialer makes the credentials of clients. Each is called once in a process.
+// Files are read again while the process runs, at most once a second and only when a connection is
+// made. A rotated certificate applies to new connections; existing ones continue. Without
+// certificates both sides use plaintext, which CheckListen and CheckDial allow on this machine only
+// unless --insecure is set.
 //
-// TLS 1.3 is the only version. The package knows no service, no worker and no scheduler, and reads no environment.
+// TLS 1.3 is the only version. The package knows no service, worker or scheduler, and reads no
+// environment.
 package transport

@@ -7,23 +7,23 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/millrace/millrace/services/internal/reread"
+	"github.com/millrace/millrace/services/internal/filewatch"
 )
 
-// files are where certificates lie; an empty path is none.
+// files are the paths of certificates; "" means none.
 type files struct {
 	cert, key, ca string
 	caFlag        string // the flag that names ca
 }
 
-// contents are the bytes of files; equal ones are the same certificates.
+// contents are the bytes of files. Equal contents hold the same certificates.
 type contents struct{ cert, key, ca string }
 
-// material is what files hold.
+// material is the parsed content of files.
 type material struct {
 	// certificate is this program's own, nil if it has none.
 	certificate *tls.Certificate
-	// authorities vouch for others; nil: those that this machine trusts.
+	// authorities verify others; nil: those of the system.
 	authorities *x509.CertPool
 }
 
@@ -33,11 +33,11 @@ func (f files) load() (contents, material, error) {
 	if err != nil {
 		return contents{}, material{}, err
 	}
-	made, err := f.parse(read)
-	return read, made, err
+	m, err := f.parse(read)
+	return read, m, err
 }
 
-// read reads the files' bytes.
+// read reads the bytes of the files.
 func (f files) read() (c contents, err error) {
 	for _, file := range []struct {
 		flag, path string
@@ -46,7 +46,7 @@ func (f files) read() (c contents, err error) {
 		if file.path == "" || file.path == System && file.to == &c.ca {
 			continue
 		}
-		text, err := reread.File(file.path)
+		text, err := filewatch.File(file.path)
 		if err != nil {
 			return contents{}, fmt.Errorf("%s: %w", file.flag, err)
 		}
@@ -55,7 +55,7 @@ func (f files) read() (c contents, err error) {
 	return c, nil
 }
 
-// parse makes certificates of what was read.
+// parse parses the bytes of the files.
 func (f files) parse(c contents) (material, error) {
 	var m material
 	if f.cert != "" {
@@ -75,8 +75,8 @@ func (f files) parse(c contents) (material, error) {
 	return m, nil
 }
 
-// authorities reads every certificate of a PEM file; one that cannot be read is an error, since leaving it out would refuse
-// those for whom it vouches.
+// authorities parses every certificate of a PEM file. One that is malformed is an error, because
+// without it peers that it verifies would be refused.
 func authorities(text []byte) (*x509.CertPool, error) {
 	pool, n := x509.NewCertPool(), 0
 	for {

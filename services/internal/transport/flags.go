@@ -3,54 +3,61 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 
 	"github.com/spf13/pflag"
 )
 
-// System is the value of --tls-ca that stands for the authorities that this machine trusts.
+// System is the value of --tls-ca that stands for the system's authorities.
 const System = "system"
 
-// Flags are what a program was told about its connections. The zero value is plaintext on this machine.
+// Flags configure a program's connections. The zero value is plaintext on this machine.
 type Flags struct {
-	// Cert and Key are PEM files: the certificate with those that lead to its authority, and its key.
+	// Cert and Key are PEM files: the certificate with its intermediates, and its key.
 	Cert, Key string
-	// CA is a PEM file of the authorities of the servers that are dialled, or System. Empty: they are dialled in plaintext.
+	// CA is a PEM file of the authorities of dialled servers, or System. "": plaintext.
 	CA string
-	// ServerName is the name that their certificates must have. Empty: the host that is dialled, unless there are ServerSANs.
+	// ServerName is the name that a server's certificate must have. "": the dialled host, unless
+	// ServerSANs is set.
 	ServerName string
-	// ServerSANs are texts for ParseSAN. Their certificates must have one of these; then the host that is dialled does not count.
+	// ServerSANs are texts for ParseSAN. A server's certificate must have one of these names, and
+	// the dialled host does not matter.
 	ServerSANs []string
-	// ClientCA is a PEM file of the authorities of callers. Empty: callers need no certificate.
+	// ClientCA is a PEM file of the authorities of callers. "": callers need no certificate.
 	ClientCA string
-	// ClientSANs are texts for ParseSAN: callers' certificates must have one of these. Empty: all that ClientCA vouches for may call.
+	// ClientSANs are texts for ParseSAN. A caller's certificate must have one of these names.
+	// Empty: every certificate of ClientCA is accepted.
 	ClientSANs []string
-	// MaxConnections is how many connections a server takes of one address; 0: any number.
+	// MaxConnections bounds the connections of one address; 0: no bound.
 	MaxConnections int
-	// Insecure allows plaintext with other machines, where the other flags do not ask for TLS.
+	// Insecure allows plaintext with other machines if the other flags do not request TLS.
 	Insecure bool
 }
 
-// defaultMaxConnections is above what a machine has of one caller, and what many behind one address have.
+// defaultMaxConnections is more than the clients of one machine, or those that share an address,
+// need.
 const defaultMaxConnections = 4096
 
-// Serves puts the flags of a server on fs. A program that is both server and client calls Dials too.
-func (f *Flags) Serves(fs *pflag.FlagSet) {
-	f.own(fs)
+// AddServerFlags adds the flags of a server to fs. A program that is both server and client calls
+// AddClientFlags too.
+func (f *Flags) AddServerFlags(fs *pflag.FlagSet) {
+	f.addCommon(fs)
 	fs.IntVar(&f.MaxConnections, "max-connections-per-address", defaultMaxConnections, "connections that one address of callers may have; 0: any number")
-	fs.StringVar(&f.ClientCA, "tls-client-ca", f.ClientCA, "file of the authorities of callers, in PEM: who calls must show a certificate of theirs (default: anyone may call)")
+	fs.StringVar(&f.ClientCA, "tls-client-ca", f.ClientCA, "file of the authorities of callers, in PEM: callers must present a certificate of one of them (default: no certificate is needed)")
 	fs.StringSliceVar(&f.ClientSANs, "tls-client-san", f.ClientSANs, "names of which a caller's certificate must have one, to the letter: dns:NAME, uri:spiffe://DOMAIN/PATH or ip:ADDRESS, separated by commas (default: any)")
 }
 
-// Dials puts the flags of a client on fs.
-func (f *Flags) Dials(fs *pflag.FlagSet) {
-	f.own(fs)
+// AddClientFlags adds the flags of a client to fs.
+func (f *Flags) AddClientFlags(fs *pflag.FlagSet) {
+	f.addCommon(fs)
 	fs.StringVar(&f.CA, "tls-ca", f.CA, "file of the authorities of the servers that are dialled, in PEM, or "+System+" for those that this machine trusts; turns TLS on (default: plaintext)")
 	fs.StringVar(&f.ServerName, "tls-server-name", f.ServerName, "name that the certificates of servers must have (default: the host that is dialled)")
-	fs.StringSliceVar(&f.ServerSANs, "tls-server-san", f.ServerSANs, "names of which a server's certificate must have one, in the place of the host that is dialled: dns:NAME, uri:spiffe://DOMAIN/PATH or ip:ADDRESS, separated by commas")
+	fs.StringSliceVar(&f.ServerSANs, "tls-server-san", f.ServerSANs, "names of which a server's certificate must have one, instead of the host that is dialled: dns:NAME, uri:spiffe://DOMAIN/PATH or ip:ADDRESS, separated by commas")
 }
 
-// own are the flags that servers and clients have both.
-func (f *Flags) own(fs *pflag.FlagSet) {
+// addCommon adds the flags that servers and clients share.
+func (f *Flags) addCommon(fs *pflag.FlagSet) {
 	if fs.Lookup("tls-cert") != nil {
 		return
 	}
@@ -61,21 +68,22 @@ func (f *Flags) own(fs *pflag.FlagSet) {
 
 // CheckListen refuses to serve other machines in plaintext without --insecure.
 func (f *Flags) CheckListen(address string) error {
-	if f.Cert != "" || f.Key != "" || f.Insecure || StaysHere(address) {
+	if f.Cert != "" || f.Key != "" || f.Insecure || IsLocal(address) {
 		return nil
 	}
 	return fmt.Errorf("--listen %q: would serve other machines in plaintext: give --tls-cert and --tls-key (millrace certs makes them for development), listen on 127.0.0.1, or give --insecure if the network is private", address)
 }
 
-// CheckDial refuses to dial another machine in plaintext without --insecure; flag is the one that named the address.
+// CheckDial refuses to dial another machine in plaintext without --insecure. flag is the flag that
+// named the address.
 func (f *Flags) CheckDial(flag, address string) error {
-	if f.CA != "" || f.Insecure || StaysHere(address) {
+	if f.CA != "" || f.Insecure || IsLocal(address) {
 		return nil
 	}
 	return fmt.Errorf("%s %q: would be dialled in plaintext, and is another machine: give --tls-ca, or --insecure if the network is private", flag, address)
 }
 
-// CheckClient is CheckDial and Check for a program that serves nobody.
+// CheckClient is CheckDial and Check for a program that is not a server.
 func (f *Flags) CheckClient(flag, address string) error {
 	if f.Cert != "" && f.CA == "" {
 		return errors.New("--tls-cert: needs --tls-ca, since a certificate is shown over TLS alone")
@@ -83,7 +91,7 @@ func (f *Flags) CheckClient(flag, address string) error {
 	return errors.Join(f.CheckDial(flag, address), f.Check())
 }
 
-// Check refuses flags that contradict each other, and files that cannot be used.
+// Check refuses contradictory flags and unusable files.
 func (f *Flags) Check() error {
 	var wrong []error
 	needs := func(given bool, flag, needed, why string) {
@@ -120,12 +128,32 @@ func (f *Flags) Check() error {
 	return nil
 }
 
-// serverFiles are those of a server.
+// serverFiles returns the files of a server.
 func (f *Flags) serverFiles() files {
 	return files{cert: f.Cert, key: f.Key, ca: f.ClientCA, caFlag: "--tls-client-ca"}
 }
 
-// clientFiles are those of a client.
+// clientFiles returns the files of a client.
 func (f *Flags) clientFiles() files {
 	return files{cert: f.Cert, key: f.Key, ca: f.CA, caFlag: "--tls-ca"}
+}
+
+// IsLocal reports whether traffic to an address cannot leave this machine: a Unix socket,
+// localhost, or a loopback address. It does not look up other names, because the result may change.
+func IsLocal(address string) bool {
+	for _, local := range []string{"unix:", "unix-abstract:"} {
+		if strings.HasPrefix(address, local) {
+			return true
+		}
+	}
+	address = strings.TrimLeft(strings.TrimPrefix(address, "dns:"), "/")
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
 }

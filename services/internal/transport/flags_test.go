@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-func TestPlaintextStaysOnThisMachineUnlessAFlagSaysOtherwise(t *testing.T) {
+func TestPlaintextNeedsInsecureOrALocalAddress(t *testing.T) {
 	for address, local := range map[string]bool{
 		"127.0.0.1:7070": true, "127.9.9.9:1": true, "[::1]:7070": true, "localhost:7070": true, "LOCALHOST:1": true,
 		"unix:/tmp/s": true, "unix:///tmp/s": true, "unix-abstract:s": true, "dns:///localhost:7070": true, "dns:127.0.0.1:1": true,
@@ -37,7 +37,7 @@ func TestPlaintextStaysOnThisMachineUnlessAFlagSaysOtherwise(t *testing.T) {
 	}
 }
 
-func TestFlagsThatAreNotWholeAreRefusedByName(t *testing.T) {
+func TestCheckNamesTheMissingFlag(t *testing.T) {
 	ca := certstest.New(t)
 	own := certstest.Save(t, ca.Issue(t, "dns:a"))
 	other := certstest.Save(t, ca.Issue(t, "dns:a"))
@@ -45,7 +45,7 @@ func TestFlagsThatAreNotWholeAreRefusedByName(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for name, tc := range map[string]struct {
 		args []string
-		want string // "": they are fine
+		want string // "": valid
 	}{
 		"nothing":                   {nil, ""},
 		"a server":                  {[]string{"--tls-cert", own.Cert, "--tls-key", own.Key}, ""},
@@ -69,8 +69,8 @@ func TestFlagsThatAreNotWholeAreRefusedByName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, fs := transport.Flags{}, pflag.NewFlagSet("test", pflag.ContinueOnError)
-			f.Serves(fs)
-			f.Dials(fs)
+			f.AddServerFlags(fs)
+			f.AddClientFlags(fs)
 			require.NoError(t, fs.Parse(tc.args))
 			if tc.want == "" {
 				require.NoError(t, f.Check())
@@ -82,7 +82,7 @@ func TestFlagsThatAreNotWholeAreRefusedByName(t *testing.T) {
 	require.ErrorContains(t, (&transport.Flags{Cert: own.Cert, Key: own.Key}).CheckClient("--target", "localhost:1"), "needs --tls-ca")
 }
 
-func TestNamesAreReadStrictly(t *testing.T) {
+func TestParseSANIsStrict(t *testing.T) {
 	for text, want := range map[string]string{
 		"dns:Scheduler.Example": "dns:scheduler.example", "uri:spiffe://example.org/ns/x": "uri:spiffe://example.org/ns/x",
 		"ip:127.0.0.1": "ip:127.0.0.1", "ip:0:0:0:0:0:0:0:1": "ip:::1", "dns:*.example": "dns:*.example",

@@ -8,8 +8,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// HTTP is for a server that browsers speak to what Serve is for one of gRPC: cfg makes its connections, and refuse says of one that
-// stands why nothing is answered on it. Both are nil where the flags name no certificate. Its listener goes through Linger.
+// HTTP is to an HTTP server for browsers what Serve is to a gRPC server. cfg makes its connections,
+// and refuse returns why requests on a connection are refused, or nil. Both are nil if the flags
+// name no certificate. The server's listener must go through Linger.
 func (f *Flags) HTTP(logger hclog.Logger) (cfg *tls.Config, refuse func(*tls.ConnectionState) error, err error) {
 	if f.Cert == "" {
 		return nil, nil, nil
@@ -25,10 +26,10 @@ func (f *Flags) HTTP(logger hclog.Logger) (cfg *tls.Config, refuse func(*tls.Con
 	cfg = &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			now := from.Current().server(f.ClientCA != "")
-			now.NextProtos = []string{"h2", "http/1.1"}
-			judge(hello, now)
-			return now, nil
+			cfg := from.Current().server(f.ClientCA != "")
+			cfg.NextProtos = []string{"h2", "http/1.1"}
+			trackHandshake(hello, cfg)
+			return cfg, nil
 		},
 	}
 	return cfg, func(s *tls.ConnectionState) error {
@@ -39,7 +40,7 @@ func (f *Flags) HTTP(logger hclog.Logger) (cfg *tls.Config, refuse func(*tls.Con
 	}, nil
 }
 
-// namesAmong are the names of who shows a chain of certificates, for people.
+// namesAmong returns the names in a certificate chain, for people.
 func namesAmong(chain []*x509.Certificate) string {
 	if len(chain) == 0 {
 		return "none"
@@ -47,7 +48,7 @@ func namesAmong(chain []*x509.Certificate) string {
 	return namesOf(chain[0])
 }
 
-// notAllowed says which names a caller's certificate has, none of which may call.
+// notAllowed returns the error of a caller whose certificate has none of the allowed names.
 func notAllowed(names string) error {
 	return fmt.Errorf("the names of your certificate are %s, and this server allows none of them: add one to its --tls-client-san, or show another certificate", names)
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// browse asks an HTTP server of flags with a certificate of an authority, or with none, and gives what its rule of who is answered says.
+// browse sends a request to an HTTP server, with a certificate of an authority or without one. It
+// returns the result of refuse and the request's error.
 func browse(t *testing.T, f transport.Flags, ca *certstest.Authority, own *certstest.Files) (refused, failed error) {
 	t.Helper()
 	cfg, refuse, err := f.HTTP(rpctest.Logger(t))
@@ -45,7 +46,8 @@ func browse(t *testing.T, f transport.Flags, ca *certstest.Authority, own *certs
 		return (&http.Client{Transport: &http.Transport{TLSClientConfig: client, ForceAttemptHTTP2: true, DisableKeepAlives: true}}).Do(in)
 	}
 	out, err := ask()
-	// Who is refused and does not read why while the server lingers may learn of the connection's end alone, and asks again.
+	// A refused client that does not read the reason while the server lingers may get a connection
+	// reset. It tries again.
 	for guard := time.Now().Add(hang); err != nil && !strings.Contains(err.Error(), "remote error: tls: "); out, err = ask() {
 		require.True(t, time.Now().Before(guard), "%v", err)
 	}
@@ -58,9 +60,9 @@ func browse(t *testing.T, f transport.Flags, ca *certstest.Authority, own *certs
 	return <-said, nil
 }
 
-func TestBrowsersAreAskedForWhatCallersAre(t *testing.T) {
+func TestHTTPRequiresWhatServeRequires(t *testing.T) {
 	ca := certstest.New(t)
-	// The certificate of httptest's own server is offered only where the configuration has none.
+	// The certificate of httptest's own server is offered only if the configuration has none.
 	server := certstest.Save(t, ca.Issue(t, "ip:127.0.0.1"))
 	f := transport.Flags{Cert: server.Cert, Key: server.Key}
 	operator, other := certstest.Save(t, ca.Issue(t, "dns:operator")), certstest.Save(t, ca.Issue(t, "dns:other"))
@@ -85,7 +87,7 @@ func TestBrowsersAreAskedForWhatCallersAre(t *testing.T) {
 	require.ErrorContains(t, refused, "the names of your certificate are dns:other")
 }
 
-func TestWithoutACertificateHTTPIsPlaintext(t *testing.T) {
+func TestHTTPWithoutCertificateIsPlaintext(t *testing.T) {
 	cfg, refuse, err := (&transport.Flags{}).HTTP(rpctest.Logger(t))
 	require.NoError(t, err)
 	require.Nil(t, cfg)

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-func TestARefusedClientThatStaysIsPutOut(t *testing.T) {
+func TestRefusedConnectionIsClosedAtLast(t *testing.T) {
 	ca := certstest.New(t)
 	server := certstest.Save(t, ca.Issue(t, "ip:127.0.0.1"))
 	address, log := serve(t, transport.Flags{Cert: server.Cert, Key: server.Key, ClientCA: ca.File})
@@ -40,7 +40,7 @@ func TestARefusedClientThatStaysIsPutOut(t *testing.T) {
 	require.Len(t, log.with("connection refused"), 2)
 }
 
-func TestSocketsOfThisMachineMaySpeakTLSToo(t *testing.T) {
+func TestUnixSocketsMayUseTLS(t *testing.T) {
 	ca := certstest.New(t)
 	server, client := certstest.Save(t, ca.Issue(t, "dns:localhost")), certstest.Save(t, ca.Issue(t, "dns:a"))
 	cfg := rpc.ServerConfig{Domain: rpc.WorkerDomain}

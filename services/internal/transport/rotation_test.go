@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// shown is the certificate that a server shows on a connection.
+// shown returns the certificate that a server presents on a connection.
 func shown(t *testing.T, conn *grpc.ClientConn) (*x509.Certificate, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -31,7 +31,8 @@ func shown(t *testing.T, conn *grpc.ClientConn) (*x509.Certificate, error) {
 	return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], nil
 }
 
-func TestRotatedFilesHoldForConnectionsMadeFromThenOnAndStandingStreamsGoOn(t *testing.T) {
+func TestRotationAppliesToNewConnections(t *testing.T) {
+	// Existing streams continue.
 	old, next := certstest.New(t), certstest.New(t)
 	server := certstest.Save(t, old.Issue(t, "ip:127.0.0.1", "dns:first"))
 	client := certstest.Save(t, old.Issue(t, "dns:scheduler"))
@@ -53,7 +54,8 @@ func TestRotatedFilesHoldForConnectionsMadeFromThenOnAndStandingStreamsGoOn(t *t
 		ended <- err
 	}()
 
-	// Each step at its own time, as docs/security.md says: both authorities, the certificates, one authority.
+	// Each step separately, as docs/security.md describes: both authorities, the certificates, one
+	// authority.
 	both := append(bytes.Clone(old.Cert), next.Cert...)
 	certstest.Write(t, old.File, both)
 	server.Replace(t, next.Issue(t, "ip:127.0.0.1", "dns:second"))
@@ -61,9 +63,9 @@ func TestRotatedFilesHoldForConnectionsMadeFromThenOnAndStandingStreamsGoOn(t *t
 		seen, err := shown(t, fresh())
 		return err == nil && seen.DNSNames[0] == "second"
 	}, hang, 50*time.Millisecond)
-	lost := certstest.Save(t, old.Issue(t, "dns:scheduler")) // a certificate that somebody has copied
+	lost := certstest.Save(t, old.Issue(t, "dns:scheduler")) // a copied certificate
 	client.Replace(t, next.Issue(t, "dns:scheduler"))
-	time.Sleep(1100 * time.Millisecond) // the files are looked at once a second
+	time.Sleep(1100 * time.Millisecond) // the files are read once a second
 	require.NoError(t, ask(t, fresh()))
 	certstest.Write(t, old.File, next.Cert)
 	thief := transport.Flags{CA: old.File, Cert: lost.Cert, Key: lost.Key}
@@ -72,7 +74,7 @@ func TestRotatedFilesHoldForConnectionsMadeFromThenOnAndStandingStreamsGoOn(t *t
 		"its line is written behind the client's error")
 	require.NoError(t, ask(t, fresh()))
 
-	// What stands stands: neither side asks again.
+	// An existing connection is not verified again by either side.
 	seen, err := shown(t, standing)
 	require.NoError(t, err)
 	require.Equal(t, "first", seen.DNSNames[0])
@@ -85,7 +87,7 @@ func TestRotatedFilesHoldForConnectionsMadeFromThenOnAndStandingStreamsGoOn(t *t
 	require.Empty(t, log.with("cannot be used"))
 }
 
-func TestFilesThatCannotBeUsedLeaveWhatWasThere(t *testing.T) {
+func TestUnusableFilesKeepTheOldOnes(t *testing.T) {
 	ca := certstest.New(t)
 	first := ca.Issue(t, "ip:127.0.0.1", "dns:first")
 	server := certstest.Save(t, first)
@@ -99,7 +101,7 @@ func TestFilesThatCannotBeUsedLeaveWhatWasThere(t *testing.T) {
 		require.NoError(t, conn.Close())
 		return seen.DNSNames[0]
 	}
-	// fails waits until the server has looked at the files and could not use them.
+	// fails waits until the server has read the files and could not use them.
 	failures := 0
 	fails := func(why string) {
 		failures++

@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// Kinds of names, as texts have them before the colon.
+// Kinds of names: the text before the colon.
 const (
 	kindDNS = "dns"
 	kindURI = "uri"
 	kindIP  = "ip"
 )
 
-// errSAN: a text is no subject alternative name.
+// errSAN reports a text that is not a subject alternative name.
 var errSAN = errors.New("want dns:NAME, uri:URI or ip:ADDRESS")
 
-// SAN is a subject alternative name, one of those by which a certificate says whose it is. Equal ones are the same name.
+// SAN is a subject alternative name of a certificate. Equal values are the same name.
 type SAN struct{ kind, value string }
 
-// ParseSAN reads "dns:NAME", "uri:URI", which is how a SPIFFE id is written, or "ip:ADDRESS".
+// ParseSAN parses "dns:NAME", "uri:URI", for example a SPIFFE id, or "ip:ADDRESS".
 func ParseSAN(text string) (SAN, error) {
 	kind, value, _ := strings.Cut(text, ":")
 	switch kind {
@@ -46,10 +46,10 @@ func ParseSAN(text string) (SAN, error) {
 	return SAN{}, fmt.Errorf("%q: %w", text, errSAN)
 }
 
-// dnsSAN is a DNS name, whose case does not matter.
+// dnsSAN returns the SAN of a DNS name, whose case does not matter.
 func dnsSAN(name string) SAN { return SAN{kindDNS, strings.ToLower(name)} }
 
-// ParseSANs reads several, and names each that cannot be read.
+// ParseSANs parses several names. Its error has each text that is not one.
 func ParseSANs(texts []string) ([]SAN, error) {
 	sans, wrong := make([]SAN, 0, len(texts)), []error(nil)
 	for _, text := range texts {
@@ -62,16 +62,16 @@ func ParseSANs(texts []string) ([]SAN, error) {
 	return sans, errors.Join(wrong...)
 }
 
-// String is what ParseSAN reads.
+// String returns the text that ParseSAN parses.
 func (s SAN) String() string { return s.kind + ":" + s.value }
 
-// AddTo puts the name into what a certificate is made from.
+// AddTo adds the name to a certificate template.
 func (s SAN) AddTo(template *x509.Certificate) {
 	switch s.kind {
 	case kindDNS:
 		template.DNSNames = append(template.DNSNames, s.value)
 	case kindURI:
-		if u, err := url.Parse(s.value); err == nil { // ParseSAN has parsed it
+		if u, err := url.Parse(s.value); err == nil { // never fails, because ParseSAN has parsed it
 			template.URIs = append(template.URIs, u)
 		}
 	case kindIP:
@@ -79,7 +79,7 @@ func (s SAN) AddTo(template *x509.Certificate) {
 	}
 }
 
-// sansOf are the names of a certificate.
+// sansOf returns the names of a certificate.
 func sansOf(c *x509.Certificate) []SAN {
 	var all []SAN
 	for _, name := range c.DNSNames {
@@ -94,7 +94,7 @@ func sansOf(c *x509.Certificate) []SAN {
 	return all
 }
 
-// hasOne reports whether a certificate has one of the names, to the letter: a wildcard stands for itself.
+// hasOne reports whether a certificate has one of the names literally. Wildcards are not expanded.
 func hasOne(c *x509.Certificate, allowed []SAN) bool {
 	for _, have := range sansOf(c) {
 		for _, want := range allowed {
@@ -106,7 +106,7 @@ func hasOne(c *x509.Certificate, allowed []SAN) bool {
 	return false
 }
 
-// namesOf are the names of a certificate for people.
+// namesOf returns the names of a certificate for people.
 func namesOf(c *x509.Certificate) string {
 	names := make([]string, 0, 4)
 	for _, s := range sansOf(c) {

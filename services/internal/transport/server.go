@@ -14,15 +14,17 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/millrace/millrace/services/internal/ratelog"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// errSide: credentials of one side were used on the other.
+// errSide reports that credentials of one side were used on the other.
 var errSide = errors.New("credentials are for the other side of a connection")
 
-// Serve gives a server the bound of its connections, its credentials and, behind the chain's own interceptors, the rule of who may
-// call. It is plaintext where the flags name no certificate.
+// Serve configures a server: the bound of its connections, its credentials and, after the chain's
+// own interceptors, the rule of which callers are allowed. The server is plaintext if the flags
+// name no certificate.
 func (f *Flags) Serve(cfg *rpc.ServerConfig, logger hclog.Logger) error {
 	cfg.MaxConnectionsPerAddress = f.MaxConnections
 	if f.Cert == "" {
@@ -37,53 +39,53 @@ func (f *Flags) Serve(cfg *rpc.ServerConfig, logger hclog.Logger) error {
 		return fmt.Errorf("--tls-client-san: %w", err)
 	}
 	cfg.Credentials = &serverCredentials{source: from, mutual: f.ClientCA != "", allowed: allowed, refusals: refusals{logger: from.logger},
-		computing: make(chan struct{}, handshakesAtOnce)}
+		slots: make(chan struct{}, maxHandshakes)}
 	if len(allowed) > 0 {
 		cfg.Interceptors = append(cfg.Interceptors, allow(cfg.Domain))
 	}
 	return nil
 }
 
-// serverCredentials make a server's connections of what the files hold when each is made.
+// serverCredentials read their files when a connection is made.
 type serverCredentials struct {
 	source   *source
 	mutual   bool
 	allowed  []SAN
 	refusals refusals
-	// computing has a place for each handshake that computes.
-	computing chan struct{}
+	// slots is the semaphore of handshakes that compute.
+	slots chan struct{}
 }
 
-// caller is what a server knows of who is at the other end of a connection.
+// caller is the AuthInfo of a connection.
 type caller struct {
 	credentials.TLSInfo
-	allowed bool // its certificate has one of the names, or none is wanted
+	allowed bool // the certificate has an allowed name, or all are allowed
 }
 
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	cfg := c.source.Current().server(c.mutual)
 	hello := false
-	held := &lingering{Conn: raw}
-	own := &turn{lingering: held, of: c.computing}
-	defer own.end()
+	linger := &lingeringConn{Conn: raw}
+	slot := &handshakeConn{lingeringConn: linger, slots: c.slots}
+	defer slot.release()
 	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		hello = true
-		own.take()
+		slot.acquire()
 		return nil, nil
 	}
-	conn, info, err := credentials.NewTLS(cfg).ServerHandshake(own)
+	conn, info, err := credentials.NewTLS(cfg).ServerHandshake(slot)
 	if err != nil {
-		if !errors.Is(err, io.EOF) { // a connection that says nothing, as probes of the port make them
-			c.refusals.tell(raw.RemoteAddr(), err)
+		if !errors.Is(err, io.EOF) { // a connection that sends nothing, for example a port probe
+			c.refusals.log(raw.RemoteAddr(), err)
 		}
-		if hello { // else it speaks no TLS and would not understand
-			held.linger()
+		if hello { // else it does not speak TLS and would not understand
+			linger.closeLater()
 		} else {
-			_ = raw.Close() // nobody is left to tell
+			_ = raw.Close() // nothing handles the error
 		}
 		return nil, nil, err
 	}
-	held.done = true
+	linger.established = true
 	who := caller{TLSInfo: info.(credentials.TLSInfo), allowed: len(c.allowed) == 0}
 	if chain := who.State.PeerCertificates; !who.allowed && len(chain) > 0 {
 		who.allowed = hasOne(chain[0], c.allowed)
@@ -91,12 +93,12 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return conn, who, nil
 }
 
-// server is how a connection is made of the material, mutual with a certificate of the caller's.
+// server returns the configuration of a connection. mutual requires a certificate of the caller.
 func (m material) server(mutual bool) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{*m.certificate},
-		// Each connection is verified whole, by the authorities of its own moment.
+		// Every connection is verified in full, by the authorities of that moment.
 		SessionTicketsDisabled: true,
 	}
 	if mutual {
@@ -113,25 +115,44 @@ func (*serverCredentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
-// Clone is the credentials themselves: nothing of them changes but what the files hold, and that for all.
+// Clone returns c, because only the files change, and they do for all connections.
 func (c *serverCredentials) Clone() credentials.TransportCredentials { return c }
 
 func (*serverCredentials) OverrideServerName(string) error { return errSide }
 
-// allow refuses every method to callers whose certificate has none of the names. They are refused call by call and not in the
-// handshake: so they learn why, and do not take the server for one that is down.
+// allow refuses every call of callers whose certificate has no allowed name. It refuses calls and
+// not the handshake, so that callers get the reason and do not consider the server down.
 func allow(domain string) grpc.StreamServerInterceptor {
 	return func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		from, _ := peer.FromContext(stream.Context())
 		who, _ := from.AuthInfo.(caller)
-		if who.allowed || rpc.FromWithin(stream.Context()) {
+		if who.allowed || rpc.IsInProcess(stream.Context()) {
 			return next(impl, stream)
 		}
 		names := namesAmong(who.State.PeerCertificates)
-		return rpc.Fault{
+		return rpc.Error{
 			Code: codes.PermissionDenied, Domain: domain, Reason: reason.CallerNotAllowed,
 			Message:  notAllowed(names).Error(),
 			Metadata: map[string]string{"names": names},
 		}.Err()
 	}
+}
+
+// refusals logs refused connections at a limited rate.
+type refusals struct {
+	logger hclog.Logger
+	lines  ratelog.Limiter
+}
+
+// log writes why a connection was refused.
+func (r *refusals) log(from net.Addr, err error) {
+	suppressed, ok := r.lines.Allow("")
+	if !ok {
+		return
+	}
+	fields := []any{"peer", from.String(), "error", err}
+	if suppressed > 0 {
+		fields = append(fields, "refused_without_a_line", suppressed)
+	}
+	r.logger.Warn("connection refused", fields...)
 }

@@ -5,12 +5,12 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/millrace/millrace/services/internal/reread"
+	"github.com/millrace/millrace/services/internal/filewatch"
 )
 
-// source is the material of files. Current is asked when a connection is made.
+// source holds the material of files. Current is called when a connection is made.
 type source struct {
-	*reread.Source[contents, material]
+	*filewatch.Source[contents, material]
 	logger hclog.Logger
 }
 
@@ -18,7 +18,7 @@ type source struct {
 func newSource(f files, logger hclog.Logger) (*source, error) {
 	s := &source{logger: logger.Named("tls")}
 	var err error
-	s.Source, err = reread.New(reread.Config[contents, material]{
+	s.Source, err = filewatch.New(filewatch.Config[contents, material]{
 		Read: f.read, Parse: f.parse,
 		Changed: func(m material) {
 			fields := []any{"authorities", f.ca}
@@ -40,14 +40,14 @@ func newSource(f files, logger hclog.Logger) (*source, error) {
 	return s, nil
 }
 
-// warnOfDates warns of a certificate that nobody will accept.
+// warnOfDates warns of a certificate that is not valid now.
 func (s *source) warnOfDates(f files, m material) {
 	if m.certificate == nil {
 		return
 	}
 	leaf := m.certificate.Leaf
 	if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-		s.logger.Warn("certificate is not valid at this time, nobody will accept it", "certificate", f.cert,
+		s.logger.Warn("certificate is not valid at this time, peers will refuse it", "certificate", f.cert,
 			"not_before", leaf.NotBefore.UTC().Format(time.RFC3339), "not_after", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 }

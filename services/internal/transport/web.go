@@ -9,18 +9,19 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// errNoCertificate: TLS was asked for, and there is nothing to show.
+// errNoCertificate reports that TLS is requested without a certificate.
 var errNoCertificate = errors.New("TLS needs --tls-cert and --tls-key")
 
-// Web is how a program serves pages over TLS: with the certificate of its server, to the callers that its server takes. Probes show no
-// certificate, and what tells them no more than a word is open to them: a connection without one is made, and Vouches says who has one.
+// Web serves pages over TLS with the certificate of the server, to the callers that the server
+// allows. Probes have no certificate, so a connection without one is made too, and Allows reports
+// which connections may read more than a probe.
 type Web struct {
 	source  *source
 	mutual  bool
 	allowed []SAN
 }
 
-// Web makes it of the flags of a server.
+// Web returns a Web for the flags of a server.
 func (f *Flags) Web(logger hclog.Logger) (*Web, error) {
 	if f.Cert == "" {
 		return nil, errNoCertificate
@@ -36,7 +37,7 @@ func (f *Flags) Web(logger hclog.Logger) (*Web, error) {
 	return &Web{source: from, mutual: f.ClientCA != "", allowed: allowed}, nil
 }
 
-// Listen makes each connection of a listener over TLS, of what the files hold then.
+// Listen returns a TLS listener that reads the files for each connection.
 func (w *Web) Listen(lis net.Listener) net.Listener {
 	return tls.NewListener(Linger(lis), &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -46,19 +47,19 @@ func (w *Web) Listen(lis net.Listener) net.Listener {
 			if w.mutual {
 				cfg.ClientAuth, cfg.ClientCAs = tls.VerifyClientCertIfGiven, m.authorities
 			}
-			judge(hello, cfg)
+			trackHandshake(hello, cfg)
 			return cfg, nil
 		},
 	})
 }
 
-// Vouches says whether the server would let the caller at the other end of a connection in.
-func (w *Web) Vouches(is *tls.ConnectionState) bool {
+// Allows reports whether the server would allow the caller of a connection.
+func (w *Web) Allows(state *tls.ConnectionState) bool {
 	switch {
 	case !w.mutual:
 		return true
-	case is == nil || len(is.VerifiedChains) == 0:
+	case state == nil || len(state.VerifiedChains) == 0:
 		return false
 	}
-	return len(w.allowed) == 0 || hasOne(is.PeerCertificates[0], w.allowed)
+	return len(w.allowed) == 0 || hasOne(state.PeerCertificates[0], w.allowed)
 }

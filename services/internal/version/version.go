@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// Version is the release, set by the linker; empty in builds that did not set it.
+// Version is the release, which the linker sets. It is "" in other builds.
 var Version string
 
-// String is the release, else the module's version or revision as the Go tool recorded it, else "devel". Never empty,
-// always printable ASCII without spaces.
+// String returns the release, else the module's version or revision that the Go tool recorded, else
+// "devel". It is never "", and printable ASCII without spaces.
 func String() string {
 	if Version != "" {
 		return Version
@@ -25,7 +25,8 @@ var recorded = sync.OnceValue(func() string {
 	return fromBuildInfo(info)
 })
 
-// fromBuildInfo prefers the module version, then the revision with "+dirty" when the tree was changed.
+// fromBuildInfo returns the module version, or the revision, with "+dirty" if the tree was
+// modified.
 func fromBuildInfo(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v

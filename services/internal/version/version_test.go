@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheLinkersVersionWins(t *testing.T) {
+func TestLinkerVersionWins(t *testing.T) {
 	t.Cleanup(func() { Version = "" })
 	Version = "v9.8.7"
 	require.Equal(t, "v9.8.7", String())
@@ -15,7 +15,7 @@ func TestTheLinkersVersionWins(t *testing.T) {
 	require.NotEmpty(t, String())
 }
 
-func TestWithoutALinkersVersionTheBuildInfoIsUsed(t *testing.T) {
+func TestBuildInfoIsTheFallback(t *testing.T) {
 	revision := []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "0123456789abcdef0123"}, {Key: "vcs.modified", Value: "true"},
 	}

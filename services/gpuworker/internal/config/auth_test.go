@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAFileOfKeysIsCheckedBeforeAnythingStarts(t *testing.T) {
+func TestKeysFileIsCheckedBeforeStart(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys.yaml")
 	_, err := parse(t, "--auth-keys", keys)
 	require.ErrorContains(t, err, "--auth-keys")

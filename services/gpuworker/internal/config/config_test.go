@@ -29,7 +29,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.Contains(t, c.WorkerID, ":7071")
 }
 
-func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
+func TestValidateNamesEveryWrongFlag(t *testing.T) {
 	_, err := parse(t, "--threads=-1", "--max-sequences=-1", "--log-level=loud", "--memory-limit=much", "--models=/nowhere",
 		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--listen=a:1", "--metrics-listen=a:1",
 		"--metrics-aliases=tgi", "--pprof-listen=0.0.0.0:1", "--sampling-defaults=file")
@@ -42,12 +42,14 @@ func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
 func TestModelsFolderErrorsSayWhatToGive(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "qwen.gguf"), []byte("x"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "big-00001-of-00002.gguf"), []byte("x"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte("x"), 0o644))
 	for path, want := range map[string]string{
-		dir:                               "",
-		filepath.Join(dir, "nowhere"):     "there is no such folder: make it and put model files NAME.gguf there",
-		filepath.Join(dir, "qwen.gguf"):   fmt.Sprintf("is a file, want its folder: give --models %q --load \"qwen\"", dir),
-		filepath.Join(dir, "config.json"): "is a file, want a folder with model files NAME.gguf",
+		dir:                             "",
+		filepath.Join(dir, "nowhere"):   "there is no such folder: make it and put model files NAME.gguf there",
+		filepath.Join(dir, "qwen.gguf"): fmt.Sprintf("is a file, want its folder: give --models %q --load \"qwen\"", dir),
+		filepath.Join(dir, "big-00001-of-00002.gguf"): fmt.Sprintf("is a file, want its folder: give --models %q --load \"big\"", dir),
+		filepath.Join(dir, "config.json"):             "is a file, want a folder with model files NAME.gguf",
 	} {
 		_, err := parse(t, "--models="+path)
 		if want == "" {
@@ -58,7 +60,7 @@ func TestModelsFolderErrorsSayWhatToGive(t *testing.T) {
 	}
 }
 
-func TestOtherMachinesAreServedOverTLSOrByAnExplicitFlag(t *testing.T) {
+func TestOtherMachinesNeedTLSOrInsecure(t *testing.T) {
 	_, err := parse(t, "--listen=0.0.0.0:7071")
 	require.ErrorContains(t, err, `--listen "0.0.0.0:7071": would serve other machines in plaintext`)
 	_, err = parse(t, "--listen=0.0.0.0:7071", "--insecure")
@@ -67,7 +69,7 @@ func TestOtherMachinesAreServedOverTLSOrByAnExplicitFlag(t *testing.T) {
 	require.ErrorContains(t, err, "--tls-client-ca: needs --tls-cert")
 }
 
-func TestResidentWeightsAreCheckedEachMinuteUnlessToldOtherwise(t *testing.T) {
+func TestVerifyIntervalDefaultsToAMinute(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": time.Minute, "0": 0, "100ms": 100 * time.Millisecond, "24h": 24 * time.Hour} {
 		args := []string{}
 		if text != "" {
@@ -83,7 +85,7 @@ func TestResidentWeightsAreCheckedEachMinuteUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestTheDeviceIsWhatItsFlagsSay(t *testing.T) {
+func TestDeviceFlags(t *testing.T) {
 	t.Setenv(device.EngineVariable, "/somewhere")
 	c, err := parse(t, "--device=sim", "--threads=3", "--vram-limit=8GiB")
 	require.NoError(t, err)
@@ -104,7 +106,7 @@ func TestSwapSpace(t *testing.T) {
 	}
 }
 
-func TestCodebooksLieBesideTheModelsUnlessToldOtherwise(t *testing.T) {
+func TestCodebooksDefaultNextToModels(t *testing.T) {
 	dir := t.TempDir()
 	for models, want := range map[string]string{filepath.Join(dir, "m") + "/": filepath.Join(dir, "codebooks"), ".": "codebooks"} {
 		v := Vectors{Patience: time.Second, Share: 1}
@@ -117,7 +119,7 @@ func TestCodebooksLieBesideTheModelsUnlessToldOtherwise(t *testing.T) {
 	require.Equal(t, 1, c.Vectors.MaxTrainings)
 }
 
-func TestTheEdgesOfWhatTrainingsAreTold(t *testing.T) {
+func TestTrainingFlagsHaveBounds(t *testing.T) {
 	for _, good := range []string{"--max-trainings=0", "--max-trainings=1024", "--training-timeout=1s", "--training-share=1",
 		"--training-share=0.001", "--spool-space=0", "--spool-space=1TiB"} {
 		_, err := parse(t, good)
@@ -135,7 +137,7 @@ func TestTheEdgesOfWhatTrainingsAreTold(t *testing.T) {
 	}
 }
 
-func TestTheEdgesOfWhatTheLoopIsTold(t *testing.T) {
+func TestStepLoopFlagsHaveBounds(t *testing.T) {
 	for _, good := range []string{"--max-sequences=0", "--max-sequences=1", "--max-sequences=1024", "--step-target=0", "--step-target=1ms",
 		"--step-target=10s", "--max-queue-time=0", "--max-queue-time=1ms", "--max-queue-time=24h", "--send-stall=1s", "--send-stall=1h"} {
 		_, err := parse(t, good)
@@ -148,7 +150,8 @@ func TestTheEdgesOfWhatTheLoopIsTold(t *testing.T) {
 	}
 }
 
-func TestModelsMayBeUnloadedAfterASecondAtTheSoonest(t *testing.T) {
+func TestIdleTimesHaveAMinimum(t *testing.T) {
+	// A model is unloaded after a second at the soonest.
 	for _, flag := range []string{"--idle-unload", "--evict-idle"} {
 		for _, good := range []string{"0", "1s", "1000h"} {
 			_, err := parse(t, flag+"="+good)

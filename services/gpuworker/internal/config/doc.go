@@ -1,4 +1,5 @@
-// Package config is the worker's configuration: read from flags and environment once, checked once, never changed.
+// Package config has the worker's configuration: flags, their defaults and their bounds.
 //
-// Nothing else in the worker reads flags or the environment.
+// Config.Register puts the flags on a flag set, Validate checks them once. Nothing else in the
+// worker reads flags or the environment.
 package config

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/doctable"
 )
 
-func TestTheDocumentHasEveryFlag(t *testing.T) {
+func TestDocumentHasEveryFlag(t *testing.T) {
 	flags := pflag.NewFlagSet("worker", pflag.ContinueOnError)
 	(&Config{}).Register(flags)
-	doctable.Table{Page: "operations.md", Heading: "Flags of `millrace-worker`", Columns: doctable.FlagColumns}.Compare(t, doctable.Flags(flags))
+	doctable.Table{Page: "flags.md", Heading: "Flags of `millrace-worker`", Columns: doctable.FlagColumns}.Compare(t, doctable.Flags(flags))
 }

@@ -6,34 +6,36 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/gpuworker/vectors"
 )
 
-// leastPatience keeps a caller's network from ending its trainings.
+// leastPatience is long enough that a slow network does not end a training.
 const leastPatience = time.Second
 
-// mostTrainings is beyond what any device has memory for, or anybody the patience.
+// mostTrainings is more than any device has memory for.
 const mostTrainings = 1024
 
-// Vectors is what a worker does for vector codebooks.
+// Vectors is the configuration of codebooks and trainings.
 type Vectors struct {
 	Codebooks    string        // folder of their files
 	MaxTrainings int           // at once; 0: none
-	Patience     time.Duration // with a caller that sends or reads nothing
-	Share        float64       // of the time, while models have work; (0, 1]
+	Patience     time.Duration // how long a caller may send or read nothing
+	Share        float64       // of the time that trainings get while models have work; (0, 1]
 	SpoolSpace   string        // bytes, or bytes with a unit; see Spool
-	PutSpace     string        // the same; see Put
+	PutSpace     string        // likewise; see Put
 }
 
 func (v *Vectors) register(f *pflag.FlagSet) {
-	f.StringVar(&v.Codebooks, "codebooks", "", "folder of codebook files NAME.safetensors, made when the first is written (default: codebooks, beside the folder of --models)")
+	f.StringVar(&v.Codebooks, "codebooks", "", "folder of codebook files NAME.safetensors, made when the first is written (default: codebooks, next to the folder of --models)")
 	f.IntVar(&v.MaxTrainings, "max-trainings", 1, "trainings of codebooks at once; 0: none")
-	f.DurationVar(&v.Patience, "training-timeout", time.Minute, "how long a caller may send no rows of a training, or read nothing of what it is sent, before the call ends")
+	f.DurationVar(&v.Patience, "training-timeout", time.Minute, "how long a caller of a training may send no rows, or read no responses, before the call ends")
 	f.Float64Var(&v.Share, "training-share", 0.1, "share of the time that trainings compute while models have work, above 0 and at most 1; at other times they have all of it")
-	f.StringVar(&v.PutSpace, "put-space", "2GiB", "host memory for codebooks that PutCodebook is sending, of all together: bytes, such as 64GiB")
+	f.StringVar(&v.PutSpace, "put-space", "2GiB", "host memory for codebooks that calls of PutCodebook are sending, of all together: bytes, such as 64GiB")
 	f.StringVar(&v.SpoolSpace, "spool-space", "", "host memory for rows that the device does not hold, of all trainings together: bytes, such as 64GiB; 0: rows must fit the device (default: 4GiB on a GPU, 0 on a CPU)")
 }
 
-// validate checks every value and fills in the folder.
+// validate checks every value and fills in the folder of codebooks, given that of models.
 func (v *Vectors) validate(models string) (errs []error) {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if v.Codebooks == "" {
@@ -57,7 +59,16 @@ func (v *Vectors) validate(models string) (errs []error) {
 	return errs
 }
 
-// Put is the host memory for codebooks on their way, in bytes.
+// Config returns the configuration of the codebooks. tokens reports the work of the device's
+// models.
+func (v *Vectors) Config(gpu bool, verify time.Duration, tokens func() vectors.Tokens) vectors.Config {
+	return vectors.Config{
+		Dir: v.Codebooks, MaxTrainings: v.MaxTrainings, SpoolSpace: v.Spool(gpu), PutSpace: v.Put(), Share: v.Share,
+		VerifyInterval: verify, Tokens: tokens,
+	}
+}
+
+// Put returns the host memory for codebooks that are being put, in bytes.
 func (v *Vectors) Put() uint64 {
 	n, err := parseSwap(v.PutSpace) // validate has checked it
 	if err != nil || n < 0 {
@@ -66,7 +77,7 @@ func (v *Vectors) Put() uint64 {
 	return uint64(n)
 }
 
-// Spool is the host memory for rows in bytes; the device decides where nothing is said.
+// Spool returns the host memory for rows in bytes. Its default depends on the device.
 func (v *Vectors) Spool(gpu bool) uint64 {
 	n, err := parseSwap(v.SpoolSpace) // validate has checked it
 	switch {

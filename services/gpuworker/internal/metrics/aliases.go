@@ -12,22 +12,23 @@ import (
 	"github.com/millrace/millrace/services/internal/monitor"
 )
 
-// families are the measures of one scrape, by name.
+// families are the metrics of one scrape, by name.
 type families map[string]*dto.MetricFamily
 
-// alias is a measure under the name that vLLM gives what is nearest to it, made of ours at each scrape.
+// alias is one of our metrics under vLLM's name for it. Its series are computed at each scrape.
 type alias struct {
-	monitor.About
+	monitor.Metric
 	series func(families) []*dto.Metric
 }
 
-// Labels of vLLM: its engines are numbered, and a model here has one.
+// Labels of vLLM. It numbers its engines; a model here has one.
 const (
 	labelModelName = "model_name"
 	labelEngine    = "engine"
 )
 
-// vllm are the names that dashboards, autoscalers and gateways for vLLM read. It counts requests where we count sequences.
+// vllm has the metrics that dashboards, autoscalers and gateways for vLLM read. vLLM counts
+// requests where we count sequences.
 var vllm = []alias{
 	same("vllm:num_requests_running", monitor.Gauge, "millrace_running_sequences"),
 	same("vllm:num_requests_waiting", monitor.Gauge, "millrace_waiting_sequences"),
@@ -48,11 +49,11 @@ var vllm = []alias{
 		"block_size", "num_gpu_blocks"), cacheConfig},
 }
 
-func about(name string, kind monitor.Kind, help string, own ...string) monitor.About {
-	return monitor.About{Name: name, Kind: kind, Labels: append([]string{labelModelName, labelEngine}, own...), Help: help}
+func about(name string, kind monitor.Kind, help string, own ...string) monitor.Metric {
+	return monitor.Metric{Name: name, Kind: kind, Labels: append([]string{labelModelName, labelEngine}, own...), Help: help}
 }
 
-// same is a measure of ours under another name.
+// same returns one of our metrics under another name.
 func same(name string, kind monitor.Kind, ours string) alias {
 	return alias{about(name, kind, "As `"+ours+"`."), func(f families) (all []*dto.Metric) {
 		for _, m := range f[ours].GetMetric() {
@@ -62,7 +63,7 @@ func same(name string, kind monitor.Kind, ours string) alias {
 	}}
 }
 
-// labelled is a series of ours with other labels.
+// labelled returns one of our series with vLLM's labels.
 func labelled(m *dto.Metric, model string, own ...*dto.LabelPair) *dto.Metric {
 	out := &dto.Metric{Gauge: m.GetGauge(), Counter: m.GetCounter(), Histogram: m.GetHistogram()}
 	out.Label = append([]*dto.LabelPair{label(labelModelName, model), label(labelEngine, "0")}, own...)
@@ -72,10 +73,10 @@ func labelled(m *dto.Metric, model string, own ...*dto.LabelPair) *dto.Metric {
 
 func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-// nameOf is the model of a series.
+// nameOf returns the model of a series.
 func nameOf(m *dto.Metric) string { return valueOf(m, labelModel) }
 
-// valueOf is the value of a label of a series.
+// valueOf returns the value of a label, and "" for none.
 func valueOf(m *dto.Metric, name string) string {
 	for _, l := range m.GetLabel() {
 		if l.GetName() == name {
@@ -85,7 +86,7 @@ func valueOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// blocks are the KV blocks of each model, all of them and those held, in the order of names.
+// blocks returns the KV blocks of each model, all and held, with the models in the order of names.
 func blocks(f families) (models []string, all, held map[string]float64) {
 	all, held = map[string]float64{}, map[string]float64{}
 	for _, m := range f["millrace_kv_blocks"].GetMetric() {
@@ -146,13 +147,13 @@ func finished(f families) (series []*dto.Metric) {
 	return series
 }
 
-// aliased gathers measures, and behind them those that have other names too.
+// aliased gathers metrics, followed by their aliases.
 type aliased struct {
 	prometheus.Gatherer
 	aliases []alias
 }
 
-// types are the kinds as Prometheus sends them.
+// types maps our kinds to those of Prometheus' messages.
 var types = map[monitor.Kind]dto.MetricType{
 	monitor.Counter: dto.MetricType_COUNTER, monitor.Gauge: dto.MetricType_GAUGE, monitor.Histogram: dto.MetricType_HISTOGRAM,
 }
@@ -165,19 +166,21 @@ func (a aliased) Gather() ([]*dto.MetricFamily, error) {
 		named[f.GetName()] = f
 	}
 	for i := range a.aliases {
-		of := &a.aliases[i]
-		if series := of.series(named); len(series) > 0 {
-			all = append(all, &dto.MetricFamily{Name: &of.Name, Help: &of.Help, Type: types[of.Kind].Enum(), Metric: series})
+		alias := &a.aliases[i]
+		if series := alias.series(named); len(series) > 0 {
+			all = append(all, &dto.MetricFamily{
+				Name: &alias.Name, Help: &alias.Help, Type: types[alias.Kind].Enum(), Metric: series,
+			})
 		}
 	}
 	return all, err
 }
 
-// VLLM are the measures that Source.VLLM adds, in the order of names.
-func VLLM() (all []monitor.About) {
+// VLLM returns the metrics that Source.VLLM adds, in the order of names.
+func VLLM() (all []monitor.Metric) {
 	for i := range vllm {
-		all = append(all, vllm[i].About)
+		all = append(all, vllm[i].Metric)
 	}
-	slices.SortFunc(all, func(a, b monitor.About) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b monitor.Metric) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }

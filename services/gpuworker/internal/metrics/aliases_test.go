@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// aliasesOf is a scrape with aliases.
+// aliasesOf returns a scrape with aliases.
 func aliasesOf(t *testing.T, r *rig) map[string]float64 {
 	t.Helper()
 	from := r.source()
@@ -37,8 +37,8 @@ func TestAliasesSayTheSame(t *testing.T) {
 	a.Steps.Running, a.Steps.Waiting, a.Steps.FreeBlocks, a.Steps.CachedBlocks, a.Steps.TotalBlocks = 3, 4, 60, 20, 80
 	a.Steps.GeneratedTokens, a.Steps.CachedTokens = 5, 6
 	r.models = []model.Status{a, empty}
-	o := r.Observe("a")
-	r.Observe("b")
+	o := r.loopObserver("a")
+	r.loopObserver("b")
 	o.Admitted(time.Second, 100, 48)
 	o.FirstToken(2 * time.Second)
 	o.NextToken(3 * time.Second)
@@ -71,10 +71,10 @@ func TestAliasesSayTheSame(t *testing.T) {
 	}
 }
 
-func TestAliasesAreThereOnlyWhereTheyAreWanted(t *testing.T) {
+func TestAliasesAreOptional(t *testing.T) {
 	r := newRig()
 	r.models = []model.Status{serving("a")}
-	r.Observe("a")
+	r.loopObserver("a")
 	for id := range r.series(t) {
 		require.False(t, strings.HasPrefix(id, "vllm:"), id)
 	}
@@ -84,12 +84,12 @@ func TestAliasesAreThereOnlyWhereTheyAreWanted(t *testing.T) {
 	}
 }
 
-func TestHostileNamesOfModelsStayLabels(t *testing.T) {
+func TestHostileModelNamesAreValidLabels(t *testing.T) {
 	r := newRig()
 	names := []string{"a\"b", "a\nb 7\nmillrace_worker_ready 42", `a\b`, "a\xffb", "{model=\"x\"}", strings.Repeat("n", 10_000), ""}
 	for _, name := range names {
 		r.models = append(r.models, serving(name))
-		r.Observe(name).FirstToken(time.Second)
+		r.loopObserver(name).FirstToken(time.Second)
 	}
 	got := aliasesOf(t, r)
 	for _, name := range names {
@@ -97,7 +97,7 @@ func TestHostileNamesOfModelsStayLabels(t *testing.T) {
 		require.InDelta(t, 1, got["vllm:time_to_first_token_seconds engine=0 model_name="+monitor.Text(name)+" count"], 0, "%.20q", name)
 		require.Contains(t, got, "millrace_running_sequences model="+monitor.Text(name))
 	}
-	require.NotContains(t, got, "millrace_worker_ready", "nobody has looked")
+	require.NotContains(t, got, "millrace_worker_ready", "there is no assessment")
 	r.models = nil
 	for id := range aliasesOf(t, r) {
 		require.NotContains(t, id, "model=")

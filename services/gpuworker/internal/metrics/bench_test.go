@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// BenchmarkAStepOf256 is what a step of 256 sequences that decode tells, in the loop's own time.
+// BenchmarkAStepOf256 measures the updates of a step of 256 decoding sequences, which take time of
+// the step loop.
 func BenchmarkAStepOf256(b *testing.B) {
-	o := New().Observe("m")
+	o := New().loopObserver("m")
 	b.ReportAllocs()
 	for b.Loop() {
 		o.Stepped(256, 0, 256, 10*time.Millisecond)

@@ -22,14 +22,13 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// rig is measures of a worker that is made up.
+// rig has the metrics of a worker whose state a test sets.
 type rig struct {
 	*Metrics
-	models []model.Status
-	counts Counts
-	look   *health.Look
-
-	vectors vectors.Stats
+	models     []model.Status
+	counts     Counts
+	assessment *health.Look
+	vectors    vectors.Stats
 }
 
 func newRig() *rig { return &rig{Metrics: New()} }
@@ -37,7 +36,7 @@ func newRig() *rig { return &rig{Metrics: New()} }
 func (r *rig) source() Source {
 	return Source{
 		Models: func() []model.Status { return r.models }, Counts: func() Counts { return r.counts },
-		Vectors: func() vectors.Stats { return r.vectors }, Look: func() *health.Look { return r.look }, WorkerID: "w", Version: "v",
+		Vectors: func() vectors.Stats { return r.vectors }, Assessment: func() *health.Look { return r.assessment }, WorkerID: "w", Version: "v",
 	}
 }
 
@@ -53,7 +52,7 @@ func (r *rig) get(t *testing.T, method, path string) (code int, body string) {
 	return recorder.Code, string(raw)
 }
 
-// series are the values of a scrape by name and labels; of a histogram its number and its sum.
+// series returns the values of a scrape by name and labels, and for a histogram its count and sum.
 func (r *rig) series(t *testing.T) map[string]float64 {
 	t.Helper()
 	code, body := r.get(t, http.MethodGet, "/metrics")
@@ -61,16 +60,16 @@ func (r *rig) series(t *testing.T) map[string]float64 {
 	return monitortest.Series(t, body)
 }
 
-// serving is the status of a model with a loop.
+// serving returns the status of a model with a loop.
 func serving(name string) model.Status {
 	return model.Status{Name: name, State: model.Ready, Steps: batch.Stats{StepBound: time.Second}}
 }
 
-func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
+func TestLoopObserverCountsForItsModel(t *testing.T) {
 	r := newRig()
 	r.models = []model.Status{serving("a"), serving("b")}
-	a := r.Observe("a")
-	r.Observe("b").Preempted(batch.Swap)
+	a := r.loopObserver("a")
+	r.loopObserver("b").Preempted(batch.Swap)
 	a.Admitted(20*time.Millisecond, 100, 0)
 	a.Admitted(30*time.Millisecond, 100, 48)
 	a.Stepped(3, 64, 2, 5*time.Millisecond)
@@ -79,7 +78,7 @@ func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
 	a.NextToken(2 * time.Millisecond)
 	a.Preempted(batch.Recompute)
 	a.Preempted(batch.Recompute)
-	a.Preempted(batch.Preemption(99)) // one that this program does not know is no reason to fall over
+	a.Preempted(batch.Preemption(99)) // an unknown kind is ignored
 	a.Freed(time.Minute, 2)
 	r.Finished("a", batch.Stop)
 	r.Finished("a", batch.Reason(99))
@@ -121,14 +120,14 @@ func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
 		require.InDelta(t, want, got[id], 1e-9, id)
 	}
 	require.NotContains(t, got, "millrace_requests_total code=OK model=gone")
-	require.NotContains(t, got, "millrace_worker_ready", "the worker has not looked at itself yet")
+	require.NotContains(t, got, "millrace_worker_ready", "the worker has not assessed itself yet")
 }
 
-func TestWhatBelongsToAModelGoesWithIt(t *testing.T) {
+func TestSeriesEndWithTheirModel(t *testing.T) {
 	r := newRig()
 	r.models = []model.Status{serving("a"), serving("b")}
-	r.Observe("a").FirstToken(time.Second)
-	r.Observe("b").FirstToken(time.Second)
+	r.loopObserver("a").FirstToken(time.Second)
+	r.loopObserver("b").FirstToken(time.Second)
 	ofA := func(got map[string]float64) (ids []string) {
 		for id := range got {
 			if strings.Contains(id, "model=a") {
@@ -144,18 +143,18 @@ func TestWhatBelongsToAModelGoesWithIt(t *testing.T) {
 	require.Empty(t, ofA(got))
 	require.Equal(t, first["millrace_first_token_seconds model=b count"], got["millrace_first_token_seconds model=b count"])
 
-	// One that is being loaded has the series of its loop, from 0, and no readings of one yet.
+	// A model that is being loaded has the series of its loop, from 0, but no readings.
 	r.models = append(r.models, model.Status{Name: "a", State: model.Loading})
-	r.Observe("a")
+	r.loopObserver("a")
 	got = r.series(t)
 	require.Zero(t, got["millrace_first_token_seconds model=a count"])
 	require.Contains(t, got, "millrace_first_token_seconds model=a count")
 	require.NotContains(t, got, "millrace_running_sequences model=a")
 
-	// Loaded anew under its name it begins at 0 again, and what its last loop still tells is lost.
-	old := r.Observe("b")
+	// After a reload its series start at 0 again, and updates of the last loop are lost.
+	old := r.loopObserver("b")
 	old.FirstToken(time.Second)
-	r.Observe("b")
+	r.loopObserver("b")
 	old.FirstToken(time.Second)
 	require.Zero(t, r.series(t)["millrace_first_token_seconds model=b count"])
 }
@@ -174,11 +173,11 @@ func TestReadings(t *testing.T) {
 	gone := serving("gone")
 	gone.State = model.Failed
 	r.models = []model.Status{m, gone, {Name: "coming", State: model.Loading}}
-	r.counts = Counts{Loaded: 5, Failed: 2, Unloaded: 3, Followers: 4, Resyncs: 6}
+	r.counts = Counts{Loaded: 5, Failed: 2, Unloaded: 3, Subscribers: 4, Resyncs: 6}
 	temperature, power, physical, free, errs, corrected := 40, 350_500, uint64(1000), uint64(900), uint64(1), uint64(2)
-	r.look = &health.Look{State: health.Degraded, At: time.Now(), Checks: []health.Check{{Name: "leaks"}, {Name: "device", OK: true}}}
-	r.look.Leaked = 1
-	r.look.Device = engine.DeviceInfo{
+	r.assessment = &health.Look{State: health.Degraded, At: time.Now(), Checks: []health.Check{{Name: "leaks"}, {Name: "device", OK: true}}}
+	r.assessment.Leaked = 1
+	r.assessment.Device = engine.DeviceInfo{
 		Kind: "cuda", Name: "H", BytesTotal: 800, BytesFree: 300, BytesUsed: [engine.PurposeCount]uint64{1, 2, 3, 4}, BytesPooled: 5,
 		PoolHits: 6, PoolMisses: 7, LiveBuffers: 8, FailedFrees: 9, TemperatureC: &temperature, PowerMW: &power, Errors: &errs,
 		CorrectedErrors: &corrected, PhysicalTotal: &physical, PhysicalFree: &free,
@@ -242,8 +241,8 @@ func TestReadings(t *testing.T) {
 		require.NotContains(t, id, "model=coming")
 	}
 
-	// What nobody knows is left out, not told as 0.
-	r.look = &health.Look{State: health.Ready, At: time.Now()}
+	// An unknown reading is left out, and is not 0.
+	r.assessment = &health.Look{State: health.Ready, At: time.Now()}
 	r.vectors.Supported = false
 	r.models[0].VerifiedAge = 0
 	got = r.series(t)
@@ -260,13 +259,13 @@ func TestReadings(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
-	now := func(s health.State, checks ...health.Check) *health.Look { // which is not old however long the test takes
+	now := func(s health.State, checks ...health.Check) *health.Look { // it is never old, however long the test takes
 		return &health.Look{State: s, At: time.Now().Add(time.Hour), Checks: checks}
 	}
 	old := now(health.Ready)
 	old.At = time.Now().Add(-time.Minute)
 	for name, tc := range map[string]struct {
-		look        *health.Look
+		assessment  *health.Look
 		alive, able int
 		says        string
 	}{
@@ -276,14 +275,14 @@ func TestProbes(t *testing.T) {
 		"degraded":                   {now(health.Degraded), 200, 200, "degraded\n"},
 		"draining":                   {now(health.Draining), 200, 503, "draining\n"},
 		"a hung step, or no device":  {now(health.NotReady), 503, 503, "not ready\n"},
-		"its own watch hangs":        {old, 503, 503, "has not looked at itself"},
-		"a state that nobody knows":  {now(99), 200, 503, "state 99"},
+		"its assessment hangs":       {old, 503, 503, "has not assessed itself"},
+		"an unknown state":           {now(99), 200, 503, "state 99"},
 		"failed checks are named":    {now(health.Degraded, health.Check{Name: "leaks", Message: "3 buffers"}), 200, 200, "degraded\nleaks: 3 buffers\n"},
 		"those that hold are silent": {now(health.Ready, health.Check{Name: "leaks", OK: true}), 200, 200, "ready\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig()
-			r.look = tc.look
+			r.assessment = tc.assessment
 			for path, want := range map[string]int{"/healthz": tc.alive, "/readyz": tc.able} {
 				code, body := r.get(t, http.MethodGet, path)
 				require.Equal(t, want, code, path)
@@ -293,7 +292,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-func TestNothingButReadingIsAnswered(t *testing.T) {
+func TestOnlyGetAndHeadAreAnswered(t *testing.T) {
 	r := newRig()
 	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodOptions} {
@@ -309,9 +308,9 @@ func TestNothingButReadingIsAnswered(t *testing.T) {
 	}
 }
 
-// BenchmarkAToken is what the loop takes to tell of a token beside everything else.
+// BenchmarkAToken measures the updates for one token.
 func BenchmarkAToken(b *testing.B) {
-	o := New().Observe("m")
+	o := New().loopObserver("m")
 	for b.Loop() {
 		o.NextToken(17 * time.Millisecond)
 	}

@@ -11,104 +11,104 @@ import (
 	"github.com/millrace/millrace/services/internal/monitor"
 )
 
-// Upper bounds of histograms. All are of the classic kind: to observe one is a handful of atomic additions without a lock, where
-// the native kind may wait for whoever reads it.
+// Upper bounds of histograms. All histograms are classic: an observation is a handful of atomic
+// additions, while one of a native histogram may wait for a scrape.
 var (
-	// gaps resolve what a reader of a stream sees, and steps: 1 ms to 1 min, closest where 5 to 60 ms is promised.
-	gaps = []float64{.001, .002, .003, .005, .0075, .01, .015, .02, .03, .04, .06, .08, .1, .15, .25, .5, 1, 2.5, 5, 10, 30, 60}
-	// waits resolve what comes before the first token, and ends: 1 ms to 5 min.
-	waits = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
-	// wholes resolve answers: 10 ms to 1 h.
-	wholes = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600}
-	// sequencesOf and tokensOf are of a step.
-	sequencesOf = prometheus.ExponentialBuckets(1, 2, 11)
-	tokensOf    = prometheus.ExponentialBuckets(1, 2, 17)
-	// stepsOf are of a cancelled sequence: no more than those in flight are right.
-	stepsOf = []float64{0, 1, 2, 3, 4, 8}
+	// gapBuckets are for inter-token latency and steps: 1 ms to 1 min, the finest from 5 to 60 ms,
+	// where promises are.
+	gapBuckets = []float64{.001, .002, .003, .005, .0075, .01, .015, .02, .03, .04, .06, .08, .1, .15, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	// waitBuckets are for times before the first token and after a cancellation: 1 ms to 5 min.
+	waitBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	// requestBuckets are for whole requests: 10 ms to 1 h.
+	requestBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600}
+	// sequenceBuckets and tokenBuckets are for the size of a step.
+	sequenceBuckets = prometheus.ExponentialBuckets(1, 2, 11)
+	tokenBuckets    = prometheus.ExponentialBuckets(1, 2, 17)
+	// cancelStepBuckets are for steps after a cancellation: more than those in flight are a defect.
+	cancelStepBuckets = []float64{0, 1, 2, 3, 4, 8}
 )
 
-// told are the measures that step loops tell.
-type told struct {
+// instruments are the metrics that step loops and calls update. All others are read at a scrape.
+type instruments struct {
 	queueWait, firstToken, nextToken, whole, step, freedAfter *prometheus.HistogramVec
 	sequences, tokens, freedSteps                             *prometheus.HistogramVec
 	preemptions, finished, admitted, requests, resumed        *prometheus.CounterVec
 
-	abouts []monitor.About
+	abouts []monitor.Metric
 	vecs   []vec
 }
 
-// vec is a measure with a series for each model.
+// vec is a metric with series for each model.
 type vec interface {
 	prometheus.Collector
 	DeletePartialMatch(prometheus.Labels) int
 }
 
-func newTold() *told {
-	t := &told{}
+func newInstruments() *instruments {
+	t := &instruments{}
 	t.queueWait = t.histogram("millrace_queue_wait_seconds",
-		"Time of a sequence from its arrival to its first place in the batch.", waits)
+		"Time of a sequence from its arrival to its first slot in the batch.", waitBuckets)
 	t.firstToken = t.histogram("millrace_first_token_seconds",
-		"Time of a sequence from its arrival at the step loop, its text tokenised, to its first token.", waits)
-	t.nextToken = t.histogram("millrace_inter_token_seconds", "Time from one token of a sequence to its next.", gaps)
+		"Time of a sequence from its arrival at the step loop, its text tokenised, to its first token.", waitBuckets)
+	t.nextToken = t.histogram("millrace_inter_token_seconds", "Time from one token of a sequence to its next.", gapBuckets)
 	t.whole = t.histogram("millrace_request_seconds",
-		"Time of a Generate call from its arrival at the worker to its end; those that did not end well are not in it.", wholes)
-	t.step = t.histogram("millrace_step_seconds", "Time of a step on the device.", gaps)
-	t.sequences = t.histogram("millrace_step_sequences", "Sequences in a step: the size of the batch.", sequencesOf)
-	t.tokens = t.histogram("millrace_step_tokens", "Tokens in a step, of prompts and of sequences that decode.", tokensOf)
+		"Time of a Generate call from its arrival at the worker to its end; failed calls are not counted.", requestBuckets)
+	t.step = t.histogram("millrace_step_seconds", "Time of a step on the device.", gapBuckets)
+	t.sequences = t.histogram("millrace_step_sequences", "Sequences in a step: the size of the batch.", sequenceBuckets)
+	t.tokens = t.histogram("millrace_step_tokens", "Tokens in a step, of prompts and of sequences that decode.", tokenBuckets)
 	t.freedAfter = t.histogram("millrace_cancel_to_free_seconds",
-		"Time from a sequence's cancellation until its KV blocks were free.", waits)
+		"Time from a sequence's cancellation until its KV blocks were free.", waitBuckets)
 	t.freedSteps = t.histogram("millrace_cancel_to_free_steps",
 		"Steps that ended between a sequence's cancellation and the moment when its KV blocks were free; at most those in flight, 2.",
-		stepsOf)
+		cancelStepBuckets)
 	t.preemptions = t.counter("millrace_preemptions_total",
-		"Times that a sequence lost its place, by what becomes of its KV blocks: recompute, or swap to host memory.", labelKind)
+		"Preemptions of sequences, by what happens to their KV blocks: recompute, or swap to host memory.", labelKind)
 	t.finished = t.counter("millrace_finished_sequences_total",
-		"Sequences that came to their end. stop: by a token or a text that ends them; length: by as many tokens as may be.", labelReason)
-	t.requests = t.counter("millrace_requests_total", "Generate calls that had their model, by the code that they ended with.", labelCode)
-	t.resumed = t.counter("millrace_resumed_requests_total", "Of these, those that went on with a stream that had begun elsewhere.")
+		"Sequences that finished. stop: at a stop token or text; length: at their last allowed token.", labelReason)
+	t.requests = t.counter("millrace_requests_total", "Generate calls whose model was loaded, by the code that they ended with.", labelCode)
+	t.resumed = t.counter("millrace_resumed_requests_total", "Of these, calls that resumed a stream that another worker had started.")
 	t.admitted = t.counter("millrace_admitted_prompt_tokens_total",
-		"Prompt tokens of sequences that got their first place, those taken from the prefix cache counted.")
+		"Prompt tokens of sequences that got their first slot, including those taken from the prefix cache.")
 	return t
 }
 
-// labelModel is the label with a model's name, labelKind that with the kind of a preemption, labelReason with why a sequence ended,
-// labelCode with how a call did.
+// Labels.
 const (
 	labelModel  = "model"
-	labelKind   = "kind"
-	labelReason = "reason"
-	labelCode   = "code"
+	labelKind   = "kind"   // of a preemption
+	labelReason = "reason" // why a sequence finished
+	labelCode   = "code"   // with which a call ended
 )
 
 var preemptionKinds = map[batch.Preemption]string{batch.Recompute: "recompute", batch.Swap: "swap"}
 
 var reasons = map[batch.Reason]string{batch.Stop: "stop", batch.Length: "length"}
 
-func (t *told) histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
+func (t *instruments) histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{labelModel})
 	t.vecs = append(t.vecs, v)
-	t.abouts = append(t.abouts, monitor.About{Name: name, Kind: monitor.Histogram, Help: help, Labels: []string{labelModel}})
+	t.abouts = append(t.abouts, monitor.Metric{Name: name, Kind: monitor.Histogram, Help: help, Labels: []string{labelModel}})
 	return v
 }
 
-func (t *told) counter(name, help string, labels ...string) *prometheus.CounterVec {
+func (t *instruments) counter(name, help string, labels ...string) *prometheus.CounterVec {
 	labels = append([]string{labelModel}, labels...)
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	t.vecs = append(t.vecs, v)
-	t.abouts = append(t.abouts, monitor.About{Name: name, Kind: monitor.Counter, Help: help, Labels: labels})
+	t.abouts = append(t.abouts, monitor.Metric{Name: name, Kind: monitor.Counter, Help: help, Labels: labels})
 	return v
 }
 
-// drop ends every series of a model.
-func (t *told) drop(model string) {
+// drop removes every series of a model.
+func (t *instruments) drop(model string) {
 	model = monitor.Text(model)
 	for _, v := range t.vecs {
 		v.DeletePartialMatch(prometheus.Labels{labelModel: model})
 	}
 }
 
-// of gives a model's series, from 0.
-func (t *told) of(model string) *observer {
+// observer returns the observer of a model, whose series start at 0.
+func (t *instruments) observer(model string) *observer {
 	model = monitor.Text(model)
 	o := &observer{
 		queueWait: t.queueWait.WithLabelValues(model), firstToken: t.firstToken.WithLabelValues(model),
@@ -129,7 +129,7 @@ func (t *told) of(model string) *observer {
 	return o
 }
 
-// observer is a model's series, found once: what its loop tells is added without looking anything up.
+// observer has the series of a model. They are looked up once, so that an update needs no lookup.
 type observer struct {
 	queueWait, firstToken, nextToken, whole, step, freedAfter prometheus.Observer
 	sequences, tokens, freedSteps                             prometheus.Observer
@@ -160,7 +160,7 @@ func (o *observer) NextToken(gap time.Duration) { o.nextToken.Observe(gap.Second
 func (m *Metrics) Finished(model string, r batch.Reason) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if o := m.observers[model]; o != nil && o.finished[r] != nil {
+	if o := m.mu.observers[model]; o != nil && o.finished[r] != nil {
 		o.finished[r].Inc()
 	}
 }
@@ -169,8 +169,8 @@ func (m *Metrics) Finished(model string, r batch.Reason) {
 func (m *Metrics) Ended(model string, code codes.Code, took time.Duration, resumed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := m.observers[model]
-	if o == nil { // it is gone, and its series with it
+	o := m.mu.observers[model]
+	if o == nil { // the model was unloaded, and its series ended
 		return
 	}
 	if code == codes.OK {

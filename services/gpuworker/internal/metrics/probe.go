@@ -9,41 +9,42 @@ import (
 	"github.com/millrace/millrace/services/internal/monitor"
 )
 
-// lookLimit is the age of the worker's last look at itself from which on it counts as hung: a look is made ten times a second,
-// and waits for nothing but the device's readings.
-const lookLimit = 10 * time.Second
+// maxAssessmentAge is the age of the last assessment at which the worker counts as hung. It
+// assesses itself ten times a second, and an assessment waits for the device's readings only.
+const maxAssessmentAge = 10 * time.Second
 
-// Page is the measures and both probes: a worker is alive unless the device is lost, a step hangs, or its own watch does, and able
-// while it asks for requests. Both name the checks that do not hold.
+// Page returns the metrics and both probes. A worker is alive unless the device is lost, or a step
+// or the assessment hangs. It is able while it accepts requests. Both probes name the checks that
+// fail.
 func (m *Metrics) Page(from Source) (monitor.Page, error) {
 	registry, err := m.registry(from)
 	if err != nil {
 		return monitor.Page{}, err
 	}
-	page := monitor.Page{Measures: registry}
+	page := monitor.Page{Metrics: registry}
 	if from.VLLM {
-		page.Measures = aliased{registry, vllm}
+		page.Metrics = aliased{registry, vllm}
 	}
 	page.Alive = func() (bool, string) {
-		l := from.Look()
-		return l == nil || l.State != health.NotReady && time.Since(l.At) < lookLimit, describe(l)
+		l := from.Assessment()
+		return l == nil || l.State != health.NotReady && time.Since(l.At) < maxAssessmentAge, describe(l)
 	}
 	page.Able = func() (bool, string) {
-		l := from.Look()
-		return l != nil && serves(l.State) && time.Since(l.At) < lookLimit, describe(l)
+		l := from.Assessment()
+		return l != nil && serves(l.State) && time.Since(l.At) < maxAssessmentAge, describe(l)
 	}
 	return page, nil
 }
 
-// describe is the state and the checks that do not hold, a line each.
+// describe returns the state and the checks that fail, a line each.
 func describe(l *health.Look) string {
 	if l == nil {
 		return "starting\n"
 	}
 	var out strings.Builder
 	fmt.Fprintln(&out, l.State)
-	if age := time.Since(l.At); age >= lookLimit {
-		fmt.Fprintf(&out, "the worker has not looked at itself for %v\n", age.Round(time.Second))
+	if age := time.Since(l.At); age >= maxAssessmentAge {
+		fmt.Fprintf(&out, "the worker has not assessed itself for %v\n", age.Round(time.Second))
 	}
 	for _, c := range l.Checks {
 		if !c.OK {

@@ -10,7 +10,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestCachedTokensAreToldAndSaltAndBypassAreHonoured(t *testing.T) {
+func TestCachedTokensHonourSaltAndBypass(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	long := strings.Repeat("Once upon a time there was a little dog. ", 12)
 	in := prompted(long, 8)

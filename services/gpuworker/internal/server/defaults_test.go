@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 var recommendations = map[string]any{
@@ -16,7 +15,8 @@ var recommendations = map[string]any{
 	"general.sampling.penalty_repeat": float32(1.5), "general.sampling.penalty_last_n": int32(8), "general.sampling.mirostat": int32(0),
 }
 
-// recommended is a worker, and the answer to a request that sets a seed and what change sets, at a model that recommends.
+// recommended returns a worker whose model recommends defaults, and its response to a request that
+// sets a seed and what change sets.
 func recommended(t *testing.T, follows bool, change func(*pb.Sampling)) (*worker, outcome) {
 	t.Helper()
 	w := startFollowing(t, cpuDevice(t), follows)
@@ -29,7 +29,7 @@ func recommended(t *testing.T, follows bool, change func(*pb.Sampling)) (*worker
 	return w, o
 }
 
-func TestDefaultsOfAFileAreShownAndUsedByFlag(t *testing.T) {
+func TestDefaultsOfAFileAreUsedByFlag(t *testing.T) {
 	nothing := func(*pb.Sampling) {}
 	all := func(s *pb.Sampling) {
 		s.Temperature, s.TopK, s.TopP = ptr(float32(0.6)), ptr(int32(20)), ptr(float32(0.95))
@@ -53,7 +53,7 @@ func TestDefaultsOfAFileAreShownAndUsedByFlag(t *testing.T) {
 	require.Equal(t, plain.ids, overridden.ids, "a knob that is set counts, also if it has the contract's default")
 }
 
-func TestAFileWithoutAdviceKeepsItsClass(t *testing.T) {
+func TestFileWithoutDefaultsKeepsItsClass(t *testing.T) {
 	class := func(follows bool) string {
 		w := startFollowing(t, cpuDevice(t), follows)
 		inst, _, err := w.manager.Load(t.Context(), "stories", model.Options{}, nil)
@@ -63,9 +63,8 @@ func TestAFileWithoutAdviceKeepsItsClass(t *testing.T) {
 	require.Equal(t, class(false), class(true))
 }
 
-// startFollowing is start of a worker that follows what files recommend, or does not.
+// startFollowing is like start, of a worker that follows the recommendations of files or does not.
 func startFollowing(t *testing.T, device engine.Device, follows bool) *worker {
 	t.Helper()
-	return startConfigured(t, device, model.Config{VerifyInterval: -1, SamplingDefaults: follows},
-		func(*Server, *rpc.ServerConfig) {})
+	return startWith(t, device, func(c *setup) { c.models.SamplingDefaults = follows })
 }

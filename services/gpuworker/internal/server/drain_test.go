@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// readiness is what a health check says.
+// readiness returns the result of a health check.
 func (w *worker) readiness(t *testing.T) healthpb.HealthCheckResponse_ServingStatus {
 	t.Helper()
 	out, err := healthpb.NewHealthClient(w.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
@@ -32,8 +32,8 @@ func (w *worker) readiness(t *testing.T) healthpb.HealthCheckResponse_ServingSta
 	return out.GetStatus()
 }
 
-// brake makes the steps of a device last so long that a sequence of hundreds of tokens outlives whatever a test does meanwhile,
-// until it is released. None of them looks hung.
+// brake slows the steps of a device down until it is released, so that a sequence of hundreds of
+// tokens lasts longer than the test needs. No step is so slow that it counts as hung.
 type brake struct{ released atomic.Bool }
 
 func (b *brake) wait() error {
@@ -43,7 +43,7 @@ func (b *brake) wait() error {
 	return nil
 }
 
-// braked is a worker whose steps are braked.
+// braked starts a worker with a brake on its steps.
 func braked(t *testing.T, load ...string) (*worker, *brake) {
 	t.Helper()
 	b := &brake{}
@@ -52,7 +52,8 @@ func braked(t *testing.T, load ...string) (*worker, *brake) {
 	return w, b
 }
 
-func TestADrainLetsEndWhatRunsAndRefusesWhatIsNewUntilItIsTakenBack(t *testing.T) {
+func TestDrainRefusesNewCallsUntilUndrain(t *testing.T) {
+	// Running calls end by themselves.
 	w, b := braked(t, "stories")
 	_, next := follow(t, w)
 	_, report := next()
@@ -113,7 +114,7 @@ func TestADrainLetsEndWhatRunsAndRefusesWhatIsNewUntilItIsTakenBack(t *testing.T
 	}
 }
 
-func TestReadinessFlipsBeforeADrainRefusesAnybody(t *testing.T) {
+func TestDrainReportsBeforeItRefuses(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	refused := make(chan healthpb.HealthCheckResponse_ServingStatus, 4)
 	var all sync.WaitGroup
@@ -140,10 +141,10 @@ func TestReadinessFlipsBeforeADrainRefusesAnybody(t *testing.T) {
 	}
 }
 
-func TestADrainOutlastsADeviceThatDoesNotAnswer(t *testing.T) {
+func TestDrainDoesNotWaitForAHungDevice(t *testing.T) {
 	device := &gauged{Device: simDevice(t, sim.Options{})}
 	w := start(t, device, "stories")
-	w.server.shown = 100 * time.Millisecond
+	w.server.drainReportTimeout = 100 * time.Millisecond
 	hold := make(chan struct{})
 	device.block(hold)
 	defer close(hold)
@@ -152,7 +153,7 @@ func TestADrainOutlastsADeviceThatDoesNotAnswer(t *testing.T) {
 	require.Equal(t, reason.WorkerDraining, rpc.Reason(w.generate(t.Context(), t, prompted("Once", 1)).err))
 }
 
-func TestAProcessThatStopsIsNotUndrained(t *testing.T) {
+func TestStoppingWorkerCannotBeUndrained(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	_, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
 	require.NoError(t, err)
@@ -172,22 +173,23 @@ func TestAProcessThatStopsIsNotUndrained(t *testing.T) {
 	require.NoError(t, ctx.Err(), "a health stream ends with the last request, once the process stops")
 }
 
-func TestAReloadBetweenTwoPulsesIsToldAsOne(t *testing.T) {
+func TestReloadBetweenTwoPulsesIsMarked(t *testing.T) {
 	ready := func(name, digest string) *pb.ModelStatus {
 		return &pb.ModelStatus{Name: name, ModelDigest: digest, State: pb.ModelState_MODEL_STATE_READY}
 	}
 	last := []*pb.ModelStatus{ready("a", "d1"), ready("b", "d1"), {Name: "c", State: pb.ModelState_MODEL_STATE_LOADING}}
 	now := []*pb.ModelStatus{ready("a", "d2"), ready("b", "d1"), ready("c", "d1"), ready("d", "d9")}
-	require.True(t, showReloads(last, now))
+	require.True(t, markReloads(last, now))
 	require.Equal(t, pb.ModelState_MODEL_STATE_LOADING, now[0].GetState())
 	require.Empty(t, now[0].GetModelDigest())
 	for i, m := range now[1:] {
 		require.Equal(t, pb.ModelState_MODEL_STATE_READY, m.GetState(), "%d", i)
 	}
-	require.False(t, showReloads(now, []*pb.ModelStatus{ready("a", "d2")}), "the next pulse has it as it is")
+	require.False(t, markReloads(now, []*pb.ModelStatus{ready("a", "d2")}), "the next pulse has it as it is")
 }
 
-func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T) {
+func TestDrainDeadlineEndsRunningCalls(t *testing.T) {
+	// Their status lets a scheduler resume them on another worker.
 	w, b := braked(t, "stories")
 	begin := func() grpc.ServerStreamingClient[pb.GenerateResponse] {
 		t.Helper()
@@ -207,7 +209,7 @@ func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T
 	got := ending(t, stream)
 	require.Equal(t, codes.Unavailable, status.Code(got))
 	require.Equal(t, reason.WorkerDraining, rpc.Reason(got))
-	require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1, "what was used is told")
+	require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1, "the usage is in the trailers")
 	_, err := w.health.Undrain(t.Context(), &pb.UndrainRequest{})
 	require.NoError(t, err)
 
@@ -222,9 +224,9 @@ func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T
 			b.released.Store(false)
 			stream := begin()
 			drain(durationpb.New(time.Hour))
-			require.True(t, w.server.drain.bound.isSet())
+			require.True(t, w.server.drain.deadline.isSet())
 			back()
-			require.False(t, w.server.drain.bound.isSet())
+			require.False(t, w.server.drain.deadline.isSet())
 			b.released.Store(true)
 			require.NoError(t, ending(t, stream))
 			_, err := w.health.Undrain(t.Context(), &pb.UndrainRequest{})
@@ -236,59 +238,60 @@ func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", timeout)
 		require.Equal(t, []string{"timeout"}, violated(err))
 	}
-	require.Equal(t, healthpb.HealthCheckResponse_SERVING, w.readiness(t), "what is refused begins no drain")
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, w.readiness(t), "a refused Drain does not drain")
 }
 
-func (b *bound) isSet() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.timer != nil
+func (d *drainDeadline) isSet() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.timer != nil
 }
 
-func TestABoundEndsWhatRunsAtItsTimeUnlessItIsTakenBack(t *testing.T) {
+func TestDrainDeadlineCancelsUnlessCleared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b bound
-		ctx, leave := b.join(t.Context())
+		var d drainDeadline
+		ctx, leave := d.join(t.Context())
 		defer leave()
 		ended := func(after time.Duration) error {
 			time.Sleep(after)
 			synctest.Wait()
 			return context.Cause(ctx)
 		}
-		b.set(time.Second)
+		d.set(time.Second)
 		require.NoError(t, ended(time.Second-1))
-		b.clear()
+		d.clear()
 		require.NoError(t, ended(time.Hour))
-		b.set(time.Second)
+		d.set(time.Second)
 		require.NoError(t, ended(time.Second-1))
 		require.ErrorIs(t, ended(1), errDrained)
 	})
 }
 
-// A call that passed admit before the drain and joins after its bound is ended too, until the bound is cleared.
-func TestDrainBoundEndsCallThatJoinsLate(t *testing.T) {
+func TestDrainDeadlineCancelsCallsThatJoinLate(t *testing.T) {
+	// A call that passed Admit before the drain and joins after its deadline is cancelled until the
+	// deadline is cleared.
 	synctest.Test(t, func(t *testing.T) {
-		var b bound
+		var d drainDeadline
 		cause := func() error {
-			ctx, leave := b.join(t.Context())
+			ctx, leave := d.join(t.Context())
 			defer leave()
 			return context.Cause(ctx)
 		}
-		b.set(time.Second)
+		d.set(time.Second)
 		require.NoError(t, cause())
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for range 2 {
 			require.ErrorIs(t, cause(), errDrained)
 		}
-		b.clear()
+		d.clear()
 		require.NoError(t, cause())
-		b.set(time.Second)
-		require.NoError(t, cause(), "the next bound is not reached yet")
+		d.set(time.Second)
+		require.NoError(t, cause(), "the next deadline has not passed")
 	})
 }
 
-// ending reads the rest of a call and returns how it ends; nil: well.
+// ending reads the rest of a call and returns its error.
 func ending(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse]) error {
 	t.Helper()
 	for {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// paths lists every field of a request that holds a value, by its dotted path.
+// paths returns the dotted path of every field of a request that has a value.
 func paths(d protoreflect.MessageDescriptor, prefix string) (all []string) {
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
@@ -34,8 +34,8 @@ func paths(d protoreflect.MessageDescriptor, prefix string) (all []string) {
 	return all
 }
 
-// changes gives every field a value that is not its default, on top of a request that samples freely. A field that a
-// chat template alone can show stands in chatOnly.
+// changes gives every field a value that is not its default, on top of a request that samples
+// freely. Fields that only a chat template can use are in chatOnly.
 var changes = map[string]func(*pb.GenerateRequest){
 	"request_id":          func(r *pb.GenerateRequest) { r.RequestId = ptr("mine") },
 	"model":               func(r *pb.GenerateRequest) { r.Model = "nobody" },
@@ -52,11 +52,20 @@ var changes = map[string]func(*pb.GenerateRequest){
 	"resume.finished":      func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{Finished: true}} },
 	"resume.text_bytes":    func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{TextBytes: ptr(uint64(1))}} },
 	"guided.json_schema": func(r *pb.GenerateRequest) {
-		r.Guided = &pb.Guided{Constraint: &pb.Guided_JsonSchema{JsonSchema: "{}"}}
+		r.Guided, r.Stopping.IgnoreEos = &pb.Guided{Constraint: &pb.Guided_JsonSchema{JsonSchema: "{}"}}, nil
 	},
-	"guided.regex":   func(r *pb.GenerateRequest) { r.Guided = &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "a"}} },
-	"guided.grammar": func(r *pb.GenerateRequest) { r.Guided = &pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "a"}} },
+	"guided.regex": func(r *pb.GenerateRequest) {
+		r.Guided, r.Stopping.IgnoreEos = &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "a"}}, nil
+	},
+	"guided.grammar": func(r *pb.GenerateRequest) {
+		r.Guided, r.Stopping.IgnoreEos = &pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "a"}}, nil
+	},
+	"guided.lenient": func(r *pb.GenerateRequest) {
+		r.Stopping.IgnoreEos = nil
+		r.Guided = &pb.Guided{Lenient: ptr(true), Constraint: &pb.Guided_JsonSchema{JsonSchema: `{"not":{"type":"null"}}`}}
+	},
 	"guided.choice.options": func(r *pb.GenerateRequest) {
+		r.Stopping.IgnoreEos = nil
 		r.Guided = &pb.Guided{Constraint: &pb.Guided_Choice{Choice: &pb.Choice{Options: []string{"a"}}}}
 	},
 	"sampling.temperature":        func(r *pb.GenerateRequest) { r.Sampling.Temperature = ptr(float32(0)) },
@@ -96,7 +105,7 @@ var changes = map[string]func(*pb.GenerateRequest){
 	"response.progress":          func(r *pb.GenerateRequest) { r.Response = &pb.ResponseOptions{Progress: ptr(true)} },
 }
 
-// chatOnly fields show with a chat template; the shipped model has none, and says so.
+// chatOnly fields need a chat template. The shipped model has none, so requests with them fail.
 var chatOnly = map[string]func(*pb.GenerateRequest){
 	"chat.messages.role":         chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}}),
 	"chat.messages.content":      chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user", Content: "hi"}}}),
@@ -107,8 +116,8 @@ var chatOnly = map[string]func(*pb.GenerateRequest){
 	"chat.parse_special_in_content": chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}, ParseSpecialInContent: ptr(true)}),
 }
 
-// silent fields decide when and where a token is computed and never which, or what this model does not show: values that are
-// refused prove that they are read, and other tests that they are used.
+// silent fields change when and where a token is computed but not which token, or have no effect on
+// this model. A refused value proves that such a field is read; other tests prove that it is used.
 var silent = map[string]func(*pb.GenerateRequest){
 	"fairness_id":  func(r *pb.GenerateRequest) { r.FairnessId = ptr("ten\nant") },
 	"cache.salt":   func(r *pb.GenerateRequest) { r.Cache = &pb.CacheOptions{Salt: ptr(strings.Repeat("s", 129))} },
@@ -116,7 +125,8 @@ var silent = map[string]func(*pb.GenerateRequest){
 	"prompt_class": func(r *pb.GenerateRequest) { r.PromptClass = ptr(pb.KernelClass(99)) },
 }
 
-// unseen fields decide when and where a token is computed, have no value that is refused, and must not show.
+// unseen fields change when and where a token is computed and have no refused value. They must not
+// change the transcript.
 var unseen = map[string]func(*pb.GenerateRequest){
 	"priority":                  func(r *pb.GenerateRequest) { r.Priority = ptr(int32(-5)) },
 	"cache.bypass_prefix_cache": func(r *pb.GenerateRequest) { r.Cache = &pb.CacheOptions{BypassPrefixCache: ptr(true)} },
@@ -134,7 +144,7 @@ func everyToken() []uint32 {
 	return ids
 }
 
-// transcript is what a client sees, without what differs from call to call by nature.
+// transcript returns what a client receives, without the parts that differ from call to call.
 func transcript(o outcome) string {
 	var b strings.Builder
 	for _, e := range o.events {
@@ -204,8 +214,8 @@ func TestNoFieldOfARequestIsIgnored(t *testing.T) {
 	}
 }
 
-// The walk above changes prompt_class and accepted_at to what is refused; here they are used.
-func TestThePromptClassMeasuresAndOnACPUChangesNoBit(t *testing.T) {
+// The walk above sets prompt_class and accepted_at to refused values; here they have valid ones.
+func TestPromptClassChangesNoBitOnACPU(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	in := prompted("Once upon a time there was", 12)
 	in.Response = &pb.ResponseOptions{PromptLogprobs: ptr(int32(3)), OutputLogprobs: ptr(true)}

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -10,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -24,15 +27,12 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		rpc.SetRequestID(ctx, in.GetRequestId())
 	}
 	rpc.Annotate(ctx, "model", in.GetModel())
-	told := s.begin(ctx, in, arrived)
-	defer func() { told.end(err) }()
+	record := s.startRecord(ctx, in, arrived)
+	defer func() { record.end(err) }()
 	if err := invalid(checkGenerate(in)); err != nil {
 		return err
 	}
-	if in.Guided != nil {
-		return notBuilt("guided")
-	}
-	if err := s.admit(); err != nil {
+	if err := s.Admit(); err != nil {
 		return err
 	}
 	inst, release, err := s.models.Acquire(in.GetModel())
@@ -40,24 +40,27 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		return statusOf(err)
 	}
 	defer release()
-	told.model = inst.Name
+	if inst.Facts.Pooling == arch.PoolingRank {
+		return statusOf(fmt.Errorf("%w: %q computes scores and no text: call Rerank", errRerankOnly, inst.Name))
+	}
+	record.model = inst.Name
 	resumed := len(in.GetResume()) > 0
-	defer func() { s.observer.Ended(inst.Name, status.Code(err), time.Since(arrived), resumed) }()
-	ctx, leave := s.drain.join(ctx)
+	defer func() { s.cfg.Observer.Ended(inst.Name, status.Code(err), time.Since(arrived), resumed) }()
+	ctx, leave := s.drain.deadline.join(ctx)
 	defer leave()
-	ctx, stop := beforeDeadline(ctx)
+	ctx, stop := BeforeDeadline(ctx)
 	defer stop()
 	request, err := s.prepare(ctx, in, inst)
 	if err != nil {
 		return statusOf(err)
 	}
-	told.prepared(request)
-	s.showPrompt(ctx, in)
-	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
-	to := &sink{stream: rpc.Bare(stream), response: in.GetResponse(), request: request, started: s.started(ctx, inst, request),
-		finished: told.finished, meter: auth.MeterOf(ctx)}
-	totals, err := generate.Run(ctx, inst.Loop, offerOf(inst).Decoders(), request, to)
-	told.totals = totals
+	record.submit(request)
+	s.logPrompt(ctx, in)
+	rpc.ReleaseRequest(ctx) // only its options and its tokens, at most one context, are held from here on
+	out := &sink{stream: rpc.RawStream(stream), response: in.GetResponse(), request: request, started: s.started(ctx, inst, request),
+		finished: record.finished, meter: auth.MeterOf(ctx)}
+	totals, err := generate.Run(ctx, inst.Loop, offerOf(inst).Decoders(), request, out)
+	record.totals = totals
 	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
 	rpc.Annotate(ctx, "completion_tokens", totals.Generated)
 	if err != nil {
@@ -68,17 +71,18 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	return nil
 }
 
-// usageOf is the usage of a request that has so many tokens, those resumed counted.
+// usageOf returns the usage of a request. completion includes the tokens that were resumed.
 func usageOf(r generate.Request, completion, cached int) *pb.Usage {
 	return &pb.Usage{PromptTokens: uint32(len(r.Prompt)), CompletionTokens: uint32(completion), CachedTokens: uint32(cached)}
 }
 
-// A call is ended before its deadline by a twentieth of its time, at most deadlineMargin: a trailer sent at the deadline
-// itself never arrives, and one on a busy machine takes a while.
+// deadlineMargin bounds how long before its deadline a call ends, which is a twentieth of its time.
+// A trailer that is sent at the deadline never arrives, and on a busy machine it takes a while.
 const deadlineMargin = 250 * time.Millisecond
 
-// beforeDeadline ends a context a little before its deadline, so that status and usage arrive in time.
-func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+// BeforeDeadline returns a context that ends a little before ctx's deadline, so that status and
+// usage arrive in time.
+func BeforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return context.WithCancel(ctx)
@@ -87,16 +91,41 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(ctx, deadline.Add(-margin), errDeadline)
 }
 
-// started is what is known of a generation before it begins.
+// started returns the event of a generation's start. The sink completes it.
 func (s *Server) started(ctx context.Context, inst *model.Instance, r generate.Request) *pb.Started {
 	return &pb.Started{
 		ModelDigest: hex.EncodeToString(inst.Digest[:]), PromptDigest: r.Digest, ClassId: inst.ClassID,
-		PromptTokens: uint32(len(r.Prompt)), Seed: r.Params.Seed, WorkerId: s.identity.WorkerID,
-		Incarnation: s.identity.Incarnation, RequestId: rpc.RequestID(ctx), MaxTokens: proto.Uint32(uint32(r.MaxTokens)),
+		PromptTokens: uint32(len(r.Prompt)), Seed: r.Params.Seed, WorkerId: s.cfg.WorkerID,
+		Incarnation: s.cfg.Incarnation, RequestId: rpc.RequestID(ctx), MaxTokens: proto.Uint32(uint32(r.MaxTokens)),
+		GuidedIgnored: r.Grammar.Dropped(),
 	}
 }
 
-// Embed implements InferenceService.
-func (s *Server) Embed(context.Context, *pb.EmbedRequest) (*pb.EmbedResponse, error) {
-	return nil, notBuilt("InferenceService.Embed")
+// maxLoggedBytes bounds the text of a prompt in a log line, and maxLoggedIDs its token ids.
+const (
+	maxLoggedBytes = 4 << 10
+	maxLoggedIDs   = 256
+)
+
+// logPrompt logs the prompt of a request that is about to run, with --log-prompts.
+func (s *Server) logPrompt(ctx context.Context, in *pb.GenerateRequest) {
+	if !s.cfg.LogPrompts {
+		return
+	}
+	fields := []any{"request_id", rpc.RequestID(ctx), "model", in.GetModel()}
+	text := func(t string) string { return strings.ToValidUTF8(t[:min(len(t), maxLoggedBytes)], "") }
+	switch input := in.GetInput().(type) {
+	case *pb.GenerateRequest_TokenIds:
+		ids := input.TokenIds.GetIds()
+		fields = append(fields, "ids", len(ids), "token_ids", ids[:min(len(ids), maxLoggedIDs)])
+	case *pb.GenerateRequest_Chat:
+		var all strings.Builder
+		for _, m := range input.Chat.GetMessages() {
+			all.WriteString(m.GetRole() + ": " + m.GetContent() + "\n")
+		}
+		fields = append(fields, "bytes", all.Len(), "chat", text(all.String()))
+	default:
+		fields = append(fields, "bytes", len(in.GetPrompt()), "prompt", text(in.GetPrompt()))
+	}
+	s.logger.Info("prompt", fields...)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
@@ -18,9 +19,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/template"
-	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/internal/cputest"
-	"github.com/millrace/millrace/internal/modeltest"
+	"github.com/millrace/millrace/internal/repotest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
@@ -32,14 +32,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// hang bounds waits for what must come; a process that stands still for seconds is late and not wrong.
+// hang bounds waits for events that must come. It is long, because a machine under load may stall
+// for seconds.
 const hang = time.Minute
 
-// lifetime bounds what goes on beside a whole test, of which each wait has its own bound.
+// lifetime bounds the background work of a whole test. Each wait of the test has its own bound.
 const lifetime = 8 * hang
 
-// worker is a whole worker in memory. It waits for callers and for itself as long as it takes; tests of these bounds set theirs
-// between calls.
+// worker is a whole worker in memory. Its timeouts are those of hang; tests of a timeout set their
+// own between calls.
 type worker struct {
 	conn   *grpc.ClientConn
 	infer  pb.InferenceServiceClient
@@ -48,18 +49,14 @@ type worker struct {
 
 	server  *Server
 	manager *model.Manager
-	books   *vectors.Manager
-	vectors pb.VectorServiceClient
-
-	codebooks string // the folder
-	dir       string
-	stop      func() // as a signal does
+	dir     string
+	stop    func() // as a signal does
 }
 
-// modelsDir is a models folder with the shipped model in it.
+// modelsDir returns a models folder with the shipped model in it.
 func modelsDir(t *testing.T) string {
 	t.Helper()
-	stories := modeltest.Path("models/stories.gguf")
+	stories := repotest.Path("testdata/models/stories-5m-q8_0.gguf")
 	dir := t.TempDir()
 	data, err := os.ReadFile(stories)
 	require.NoError(t, err)
@@ -84,35 +81,36 @@ func cpuDevice(t *testing.T) engine.Device {
 // start serves a device's models over memory and loads the names given.
 func start(t *testing.T, device engine.Device, load ...string) *worker {
 	t.Helper()
-	return startWith(t, device, func(*Server, *rpc.ServerConfig) {}, load...)
+	return startWith(t, device, func(*setup) {}, load...)
 }
 
-// startWith is start of a worker that change changes before it serves.
-func startWith(t *testing.T, device engine.Device, change func(*Server, *rpc.ServerConfig), load ...string) *worker {
-	t.Helper()
-	return startConfigured(t, device, model.Config{VerifyInterval: -1}, change, load...)
+// setup is the configuration of a worker.
+type setup struct {
+	models model.Config
+	server Config
+	rpc    rpc.ServerConfig
+	logger hclog.Logger // of the server
 }
 
-// startConfigured is startWith with a configuration of models, whose folder is the worker's own.
-func startConfigured(t *testing.T, device engine.Device, cfg model.Config, change func(*Server, *rpc.ServerConfig), load ...string) *worker {
+// startWith is like start with a changed configuration.
+func startWith(t *testing.T, device engine.Device, change func(*setup), load ...string) *worker {
 	t.Helper()
 	logger := rpctest.Logger(t)
 	w := &worker{dir: modelsDir(t)}
-	cfg.Dir = w.dir
-	w.manager = model.NewManager(cfg, device, logger)
-	w.codebooks = filepath.Join(t.TempDir(), "codebooks")
-	w.books = vectors.NewManager(vectors.Config{
-		Dir: w.codebooks, MaxTrainings: 2, Tokens: TokensOf(w.manager),
-	}, device, logger)
-	w.server = New(w.manager, Vectors{Manager: w.books, Patience: hang}, Identity{WorkerID: "w1", Incarnation: "i1", Version: "test"}, logger)
-	w.server.shown = hang
-	w.server.ReportLoad()
-	serving := rpc.ServerConfig{
-		Domain: rpc.WorkerDomain, DrainTimeout: hang, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
-		Options: w.server.Options(), MaxMethodBytes: textlimit.Methods(),
+	c := setup{
+		models: model.Config{Dir: w.dir, VerifyInterval: -1},
+		server: Config{WorkerID: "w1", Incarnation: "i1", Version: "test", LoadReports: true},
+		rpc: rpc.ServerConfig{
+			Domain: rpc.WorkerDomain, DrainTimeout: hang, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes, MaxMethodBytes: textlimit.Methods(),
+		},
+		logger: logger,
 	}
-	change(w.server, &serving)
-	r := rpc.NewServer(serving, logger)
+	change(&c)
+	w.manager = model.NewManager(c.models, device, logger)
+	w.server = New(w.manager, c.server, c.logger)
+	w.server.drainReportTimeout = hang
+	c.rpc.Options = w.server.Options()
+	r := rpc.NewServer(c.rpc, logger)
 	require.NoError(t, w.server.Register(r))
 	lis := rpctest.Listener(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -127,7 +125,6 @@ func startConfigured(t *testing.T, device engine.Device, cfg model.Config, chang
 	}
 	t.Cleanup(func() {
 		w.stop()
-		require.NoError(t, w.books.Close())
 		require.NoError(t, w.manager.Close())
 		info, err := device.Info()
 		require.NoError(t, err)
@@ -140,16 +137,15 @@ func startConfigured(t *testing.T, device engine.Device, cfg model.Config, chang
 	}
 	w.server.Started()
 	require.Eventually(t, func() bool {
-		now := w.server.latest.Load()
-		return now != nil && now.report.GetState() != pb.WorkerState_WORKER_STATE_STARTING && len(now.report.GetModels()) == len(load)
+		s := w.server.latest.Load()
+		return s != nil && s.report.GetState() != pb.WorkerState_WORKER_STATE_STARTING && len(s.report.GetModels()) == len(load)
 	}, hang, time.Millisecond)
 	w.conn = rpctest.Dial(t, lis)
 	w.infer, w.models, w.health = pb.NewInferenceServiceClient(w.conn), pb.NewModelServiceClient(w.conn), pb.NewWorkerServiceClient(w.conn)
-	w.vectors = pb.NewVectorServiceClient(w.conn)
 	return w
 }
 
-// outcome is everything a Generate call gave.
+// outcome is everything that a Generate call returned.
 type outcome struct {
 	events   []*pb.GenerateResponse
 	started  *pb.Started
@@ -176,7 +172,8 @@ func receive(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse
 	return collect(t, stream.Recv)
 }
 
-// collect puts together what next gives until its error, of which io.EOF is none.
+// collect returns the outcome of the events that next returns until its error. io.EOF is not an
+// error of the call.
 func collect(t *testing.T, next func() (*pb.GenerateResponse, error)) outcome {
 	t.Helper()
 	out := outcome{ids: map[uint32][]uint32{}, text: map[uint32]string{}, finished: map[uint32]*pb.Finished{}}
@@ -218,7 +215,7 @@ func collect(t *testing.T, next func() (*pb.GenerateResponse, error)) outcome {
 	}
 }
 
-// prompted is a short request for the shipped model.
+// prompted returns a short request for the shipped model.
 func prompted(prompt string, maxTokens int32) *pb.GenerateRequest {
 	return &pb.GenerateRequest{
 		Model: "stories", Input: &pb.GenerateRequest_Prompt{Prompt: prompt},

@@ -15,7 +15,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// follow opens a health stream and returns what the next messages say, merged.
+// follow opens a health stream. next returns the next message, and the report with it applied.
 func follow(t *testing.T, w *worker) (send func(*pb.HealthRequest), next func() (*pb.HealthResponse, *pb.WorkerReport)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lifetime)
@@ -51,7 +51,7 @@ func follow(t *testing.T, w *worker) (send func(*pb.HealthRequest), next func() 
 	}
 }
 
-func TestHealthTellsEverythingAtOnceThenWhatChanges(t *testing.T) {
+func TestHealthSendsFullReportThenDeltas(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}))
 	send, next := follow(t, w)
 	first, report := next()
@@ -94,7 +94,7 @@ func TestHealthTellsEverythingAtOnceThenWhatChanges(t *testing.T) {
 	}
 }
 
-func TestASlowDiskDoesNotHoldUpReports(t *testing.T) {
+func TestSlowDiskDoesNotDelayReports(t *testing.T) {
 	l, done := &fileList{}, make(chan struct{}, 1)
 	proceed := make(chan []model.Entry)
 	slow := func() []model.Entry { return <-proceed }
@@ -108,11 +108,11 @@ func TestASlowDiskDoesNotHoldUpReports(t *testing.T) {
 	files, known := get()
 	require.True(t, known)
 	require.Len(t, files, 1)
-	l.read = l.read.Add(-fileListAge)
+	l.mu.readAt = l.mu.readAt.Add(-fileListAge)
 	for range 2 {
 		files, known = get()
 		require.True(t, known)
-		require.Len(t, files, 1, "the list of before, while the disk is read")
+		require.Len(t, files, 1, "the old list, while the disk is read")
 	}
 	proceed <- []model.Entry{{Name: "a"}, {Name: "b"}}
 	<-done
@@ -120,7 +120,7 @@ func TestASlowDiskDoesNotHoldUpReports(t *testing.T) {
 	require.Len(t, files, 2)
 }
 
-// ready asks the standard health service.
+// ready returns what the standard health service reports.
 func ready(t *testing.T, w *worker) bool {
 	t.Helper()
 	r, err := healthpb.NewHealthClient(w.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
@@ -128,13 +128,14 @@ func ready(t *testing.T, w *worker) bool {
 	return r.GetStatus() == healthpb.HealthCheckResponse_SERVING
 }
 
-func TestAnEngineHungInsideAStepIsNotReadyAndAnIdleOneIs(t *testing.T) {
+func TestHungStepIsNotReadyAndIdleEngineIs(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	require.Eventually(t, func() bool { return ready(t, w) }, hang, 10*time.Millisecond)
 	_, next := follow(t, w)
 	_, report := next()
 	is := func(s pb.WorkerState) bool { return report.GetState() == s }
-	// Where the machine stood still for so long that the step ended before anybody looked, one that hangs for longer is looked at.
+	// If the machine stalled until the step had ended before a pulse saw it, the test tries again
+	// with a longer hang.
 	for beyond := 4500 * time.Millisecond; ; beyond *= 2 {
 		require.Less(t, beyond, hang)
 		inst, _, err := w.manager.Load(t.Context(), "stories", model.Options{}, nil)
@@ -148,8 +149,8 @@ func TestAnEngineHungInsideAStepIsNotReadyAndAnIdleOneIs(t *testing.T) {
 		for !is(pb.WorkerState_WORKER_STATE_NOT_READY) && time.Since(begin) < hung {
 			_, report = next()
 		}
-		told, checks, serves := is(pb.WorkerState_WORKER_STATE_NOT_READY), report.GetChecks(), true
-		for told && serves && time.Since(begin) < hung {
+		reported, checks, serves := is(pb.WorkerState_WORKER_STATE_NOT_READY), report.GetChecks(), true
+		for reported && serves && time.Since(begin) < hung {
 			serves = ready(t, w)
 		}
 		inTime := time.Since(begin) < hung
@@ -157,12 +158,12 @@ func TestAnEngineHungInsideAStepIsNotReadyAndAnIdleOneIs(t *testing.T) {
 		for !is(pb.WorkerState_WORKER_STATE_READY) {
 			_, report = next()
 		}
-		if !inTime { // a loop that has seen so long a step takes no other for hung before it has lasted far longer; a fresh one has not
+		if !inTime { // the loop's bound grows with its longest step, so the next try needs a fresh loop
 			_, err = w.manager.Unload(t.Context(), "stories", false)
 			require.NoError(t, err)
 			continue
 		}
-		require.True(t, told)
+		require.True(t, reported)
 		require.False(t, serves)
 		failed := ""
 		for _, c := range checks {
@@ -176,7 +177,7 @@ func TestAnEngineHungInsideAStepIsNotReadyAndAnIdleOneIs(t *testing.T) {
 	}
 }
 
-func TestAFlippedBitTakesTheModelOutOfServiceByName(t *testing.T) {
+func TestFlippedBitTakesItsModelOutOfService(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	_, next := follow(t, w)
 	next()
@@ -196,7 +197,7 @@ func TestAFlippedBitTakesTheModelOutOfServiceByName(t *testing.T) {
 	require.ErrorContains(t, got.err, tensor)
 }
 
-func TestStoppingFlipsReadinessAndLetsStreamsFinish(t *testing.T) {
+func TestStopEndsReadinessNotStreams(t *testing.T) {
 	w, b := braked(t, "stories")
 	stream, err := w.infer.Generate(t.Context(), prompted("Once upon a time", 300))
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-func TestAPinIsHonouredAndTold(t *testing.T) {
+func TestPinIsHonouredAndReported(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}))
 	pinned := func(pin *bool) bool {
 		stream, err := w.models.LoadModel(t.Context(), &pb.LoadModelRequest{Model: "stories", Pin: pin})
@@ -27,9 +27,9 @@ func TestAPinIsHonouredAndTold(t *testing.T) {
 		list, err := w.models.ListModels(t.Context(), &pb.ListModelsRequest{})
 		require.NoError(t, err)
 		require.NotNil(t, list.GetModels()[0].GetIdleAge())
-		told := statusOfModel(w.manager.Loaded()[0], 0)
-		require.Equal(t, told.GetPinned(), len(list.GetModels()[0].GetPinnedWorkerIds()) == 1)
-		return told.GetPinned()
+		m := statusOfModel(w.manager.Loaded()[0], 0)
+		require.Equal(t, m.GetPinned(), len(list.GetModels()[0].GetPinnedWorkerIds()) == 1)
+		return m.GetPinned()
 	}
 	yes, no := true, false
 	require.False(t, pinned(nil), "unset is not pinned")
@@ -38,7 +38,7 @@ func TestAPinIsHonouredAndTold(t *testing.T) {
 	require.False(t, pinned(&no))
 }
 
-func TestWhatAModelIsKeptForIsInTheReport(t *testing.T) {
+func TestReportHasWhyAModelIsKept(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status model.Status
 		want   *pb.ModelStatus
@@ -59,7 +59,7 @@ func TestWhatAModelIsKeptForIsInTheReport(t *testing.T) {
 	}
 }
 
-func TestAnIdleAgeThatGrowsIsNothingUrgentAndWhatMayGoIs(t *testing.T) {
+func TestIdleAgeIsNotUrgentButReclaimableIs(t *testing.T) {
 	report := func(m *pb.ModelStatus) *snapshot {
 		return &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: &pb.LoadStatus{}, Models: []*pb.ModelStatus{m}}}
 	}
@@ -75,16 +75,16 @@ func TestAnIdleAgeThatGrowsIsNothingUrgentAndWhatMayGoIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := report(tc.now)
-			now.parts = was.parts.next(was, now)
-			require.Equal(t, tc.urgent, now.parts.urgent != was.parts.urgent)
-			d := now.delta(was.parts)
+			now.revisions = was.revisions.next(was, now)
+			require.Equal(t, tc.urgent, now.revisions.urgent != was.revisions.urgent)
+			d := now.delta(was.revisions)
 			require.Equal(t, !tc.urgent, d.GetReadingsOnly())
-			require.True(t, d.GetModelsChanged(), "it is told")
+			require.True(t, d.GetModelsChanged(), "the delta has it")
 		})
 	}
 }
 
-func TestAModelThatDoesNotFitSaysWhatCouldGoAndWhen(t *testing.T) {
+func TestFitErrorNamesIdleModelsAndRetryDelay(t *testing.T) {
 	err := statusOf(&model.FitError{Name: "m", Needed: 10, Free: 5, RoomIn: 7 * time.Second,
 		Idle: []model.Idle{{Name: "a", Bytes: 3, Age: time.Minute}, {Name: "b", Bytes: 4, Age: time.Second}}})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
@@ -92,5 +92,5 @@ func TestAModelThatDoesNotFitSaysWhatCouldGoAndWhen(t *testing.T) {
 	require.Equal(t, 7*time.Second, rpc.RetryAfter(err))
 	require.Equal(t, "a,b", rpc.Info(err).GetMetadata()["idle_models"])
 	require.ErrorContains(t, err, `"a" (3 bytes, unused for 1m0s), "b" (4 bytes, unused for 1s)`)
-	require.Zero(t, rpc.RetryAfter(statusOf(&model.FitError{Name: "m"})), "where no wait helps none is told")
+	require.Zero(t, rpc.RetryAfter(statusOf(&model.FitError{Name: "m"})), "no retry delay if no wait helps")
 }

@@ -14,7 +14,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// loadAs loads the shipped model with a type of cache and gives what the load ends with.
+// loadAs loads the shipped model with a type of KV cache and returns the result of the load.
 func loadAs(t *testing.T, w *worker, kv pb.KvType) (result *pb.LoadResult, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -35,7 +35,7 @@ func loadAs(t *testing.T, w *worker, kv pb.KvType) (result *pb.LoadResult, err e
 	}
 }
 
-func TestAnEightBitCacheIsAClassOfItsOwnWhereThereIsOne(t *testing.T) {
+func TestEightBitCacheHasItsOwnClass(t *testing.T) {
 	cpu := start(t, cpuDevice(t))
 	_, err := loadAs(t, cpu, pb.KvType_KV_TYPE_F8)
 	require.Equal(t, codes.Unimplemented, status.Code(err), "%v", err)

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// loaded is how a load ends; nil: well.
+// loaded returns the error of a load.
 func loaded(stream grpc.ServerStreamingClient[pb.LoadModelResponse]) error {
 	for {
 		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
@@ -31,7 +31,8 @@ func loaded(stream grpc.ServerStreamingClient[pb.LoadModelResponse]) error {
 	}
 }
 
-// LoadModel of a loaded model names both values of each option that differs, and takes options that are unset or equal.
+// LoadModel of a loaded model names both values of each option that differs, and takes options that
+// are unset or equal.
 func TestLoadModelRefusesOtherOptions(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}))
 	f16 := pb.KvType_KV_TYPE_F16
@@ -50,10 +51,10 @@ func TestLoadModelRefusesOtherOptions(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	require.Equal(t, reason.LoadOptionsDiffer, rpc.Reason(err))
 	require.Equal(t, map[string]string{"loaded_context_length": "128", "wanted_context_length": "100000"}, rpc.Info(err).GetMetadata())
-	require.ErrorContains(t, err, `"stories" is loaded with context_length 128, and the request wants context_length 100000`)
+	require.ErrorContains(t, err, `"stories" is loaded with context_length 128, and the request has context_length 100000`)
 }
 
-// UnloadModel ends a load that is under way, says so, and leaves no model.
+// UnloadModel ends a running load, reports it, and leaves no model.
 func TestUnloadModelEndsLoad(t *testing.T) {
 	reached, proceed := make(chan struct{}, 1000), make(chan struct{})
 	w := start(t, enginetest.Intercept(simDevice(t, sim.Options{}), enginetest.Hooks{Bind: func(engine.TensorDesc) error {
@@ -84,7 +85,7 @@ func TestUnloadModelEndsLoad(t *testing.T) {
 	require.Equal(t, reason.LoadEnded, rpc.Reason(err))
 	got := <-unloaded
 	require.NoError(t, got.err)
-	require.Equal(t, []string{w.server.identity.WorkerID}, got.out.GetLoadEndedWorkerIds())
+	require.Equal(t, []string{w.server.cfg.WorkerID}, got.out.GetLoadEndedWorkerIds())
 	require.Equal(t, got.out.GetLoadEndedWorkerIds(), got.out.GetWorkerIds())
 	require.Empty(t, w.manager.Loaded())
 	_, err = w.models.UnloadModel(t.Context(), &pb.UnloadModelRequest{Model: "stories"})

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-// clockwork looks at one model once a pulse.
+// clockwork samples one model once a pulse.
 type clockwork struct {
 	rates modelRates
 	now   time.Time
@@ -29,7 +29,7 @@ func (c *clockwork) pulses(n int, generated, prefilled uint64, waiting int64) (d
 	return l.GetTokensPerSecond(), l.GetPrefillTokensPerSecond()
 }
 
-func TestRatesOfAModelAreOverTheLastSeconds(t *testing.T) {
+func TestModelRatesAreOverTheLastSeconds(t *testing.T) {
 	c := &clockwork{rates: modelRates{}, now: time.Unix(0, 0), model: model.Status{Name: "m", State: model.Ready}}
 	decode, prefill := c.pulses(1, 0, 0, 0)
 	require.Zero(t, decode)
@@ -46,7 +46,7 @@ func TestRatesOfAModelAreOverTheLastSeconds(t *testing.T) {
 	decode, _ = c.pulses(30, 0, 0, 0)
 	require.Zero(t, decode, "nothing is generated now")
 
-	// A step longer than a pulse: its tokens come at its end, and prompts wait meanwhile.
+	// A step is longer than a pulse: its tokens come at its end, and prompts wait until then.
 	for range 20 {
 		_, _ = c.pulses(3, 0, 0, 100)
 		_, prefill = c.pulses(1, 0, 80, 100)
@@ -54,7 +54,7 @@ func TestRatesOfAModelAreOverTheLastSeconds(t *testing.T) {
 	require.InDelta(t, 200, prefill, 1e-9)
 }
 
-func TestALoopUnderTheSameNameBeginsAnew(t *testing.T) {
+func TestRatesRestartWithAReload(t *testing.T) {
 	c := &clockwork{rates: modelRates{}, now: time.Unix(0, 0), model: model.Status{Name: "m", State: model.Ready}}
 	c.pulses(30, 10, 50, 500)
 	c.model.Steps = batch.Stats{}
@@ -62,7 +62,7 @@ func TestALoopUnderTheSameNameBeginsAnew(t *testing.T) {
 	require.Zero(t, decode)
 	require.Zero(t, prefill)
 	c.rates.sample(c.now, nil)
-	require.Empty(t, c.rates, "what has gone is forgotten")
+	require.Empty(t, c.rates, "an unloaded model has no rate")
 }
 
 func TestEachLoadedModelHasItsLoad(t *testing.T) {

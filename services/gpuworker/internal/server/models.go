@@ -6,13 +6,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -36,55 +39,60 @@ func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 	if err != nil {
 		return err
 	}
-	if err := s.admit(); err != nil {
+	if err := s.Admit(); err != nil {
 		return err
 	}
-	var sendErr error
+	var sendErr error // a load continues when its caller is gone
 	inst, already, err := s.models.Load(stream.Context(), in.GetModel(), options, func(p model.Progress) {
-		state := &pb.LoadProgress{State: loadStateOf[p.Stage], BytesDone: p.Done, BytesTotal: p.Total}
-		if p.ETA > 0 {
-			state.Eta = durationpb.New(p.ETA)
-		}
 		if sendErr == nil && p.Stage != 0 {
 			sendErr = stream.Send(&pb.LoadModelResponse{
-				WorkerId: s.identity.WorkerID, Event: &pb.LoadModelResponse_Progress{Progress: state},
+				WorkerId: s.cfg.WorkerID, Event: &pb.LoadModelResponse_Progress{Progress: loadProgressOf(p)},
 			})
 		}
 	})
-	s.nudge() // schedulers wait for the report of what they are told here
+	s.Nudge() // a scheduler that sees the load end waits for the report of its model
 	if err != nil {
 		return statusOf(err)
 	}
 	result := resultOf(inst.Status())
 	result.AlreadyLoaded = already
 	return stream.Send(&pb.LoadModelResponse{
-		WorkerId: s.identity.WorkerID, Event: &pb.LoadModelResponse_Result{Result: result},
+		WorkerId: s.cfg.WorkerID, Event: &pb.LoadModelResponse_Result{Result: result},
 	})
 }
 
-func loadOptions(in *pb.LoadModelRequest) (o model.Options, err error) {
-	c := &checker{}
-	if in.GetModel() == "" {
-		c.add("model", "is required: the name of a file in the models directory, without .gguf")
+func loadProgressOf(p model.Progress) *pb.LoadProgress {
+	out := &pb.LoadProgress{State: loadStateOf[p.Stage], BytesDone: p.Done, BytesTotal: p.Total}
+	if p.ETA > 0 {
+		out.Eta = durationpb.New(p.ETA)
 	}
-	c.digest("expect_model_digest", in.ExpectModelDigest)
+	return out
+}
+
+// loadOptions returns the options of a load, or refuses the request with every violation.
+func loadOptions(in *pb.LoadModelRequest) (o model.Options, err error) {
+	c := &Checker{}
+	if in.GetModel() == "" {
+		c.Add("model", "is required: the name of a file in the models directory, without .gguf")
+	}
+	c.Digest("expect_model_digest", in.ExpectModelDigest)
 	if in.KvTokens != nil && in.GetKvTokens() == 0 {
-		c.add("kv_tokens", "is 0: leave it unset, or give at least one context")
+		c.Add("kv_tokens", "is 0: leave it unset, or give at least one context")
 	}
 	if in.ContextLength != nil && in.GetContextLength() == 0 {
-		c.add("context_length", "is 0: leave it unset, or give at least 1")
+		c.Add("context_length", "is 0: leave it unset, or give at least 1")
 	}
 	if in.MaxSequences != nil && (in.GetMaxSequences() == 0 || in.GetMaxSequences() > 1024) {
-		c.add("max_sequences", "is %d, want [1, 1024]", in.GetMaxSequences())
+		c.Add("max_sequences", "is %d, want [1, 1024]", in.GetMaxSequences())
 	}
 	if in.Replicas != nil && in.GetReplicas() != 1 {
-		c.add("replicas", "is %d: one worker holds one copy; ask a scheduler for more", in.GetReplicas())
+		c.Add("replicas", "is %d: one worker holds one copy; use a scheduler for more", in.GetReplicas())
 	}
 	kv, known := kvTypeOf[in.GetKvType()]
 	if known {
 		o.KVType = &kv
 	} else if in.GetKvType() != pb.KvType_KV_TYPE_UNSPECIFIED {
-		c.add("kv_type", "is %d, which is no type", in.GetKvType())
+		c.Add("kv_type", "is %d, which is no type", in.GetKvType())
 	}
 	if err := invalid(c.violations); err != nil {
 		return o, err
@@ -105,7 +113,7 @@ func (s *Server) UnloadModel(ctx context.Context, in *pb.UnloadModelRequest) (*p
 	if err != nil {
 		return nil, statusOf(notLoadedIsNotFound(err))
 	}
-	out := &pb.UnloadModelResponse{WorkerIds: []string{s.identity.WorkerID}, FreedBytes: done.Freed}
+	out := &pb.UnloadModelResponse{WorkerIds: []string{s.cfg.WorkerID}, FreedBytes: done.Freed}
 	if done.LoadEnded {
 		out.LoadEndedWorkerIds = out.WorkerIds
 	}
@@ -117,7 +125,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	byName := map[string]*pb.ModelInfo{}
 	for _, f := range s.models.Files() {
 		info := &pb.ModelInfo{
-			Name: f.Name, State: pb.ModelState_MODEL_STATE_ON_DISK, FileBytes: f.Bytes, WorkerIds: []string{s.identity.WorkerID},
+			Name: f.Name, State: pb.ModelState_MODEL_STATE_ON_DISK, FileBytes: f.Bytes, WorkerIds: []string{s.cfg.WorkerID},
 		}
 		if f.Problem != nil {
 			info.Problem = f.Problem.Error()
@@ -129,7 +137,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	for _, m := range s.models.Loaded() {
 		info := byName[m.Name]
 		if info == nil {
-			info = &pb.ModelInfo{Name: m.Name, WorkerIds: []string{s.identity.WorkerID}}
+			info = &pb.ModelInfo{Name: m.Name, WorkerIds: []string{s.cfg.WorkerID}}
 			byName[m.Name] = info
 		}
 		info.State = modelStateOf[m.State]
@@ -139,7 +147,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 		info.ModelDigest, info.Loaded = digestOf(m), resultOf(m)
 		info.Capabilities, info.IdleAge = capabilitiesOf(m.Facts), idleAge(m)
 		if m.Pinned {
-			info.PinnedWorkerIds = []string{s.identity.WorkerID}
+			info.PinnedWorkerIds = []string{s.cfg.WorkerID}
 		}
 		if m.Problem != nil {
 			info.Problem = m.Problem.Error()
@@ -153,10 +161,100 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	return out, nil
 }
 
-// notLoadedIsNotFound: to unload what is not loaded names nothing.
+// notLoadedIsNotFound returns NOT_FOUND for an unload of a model that is not loaded. Other calls
+// get FAILED_PRECONDITION for the same error.
 func notLoadedIsNotFound(err error) error {
 	if !errors.Is(err, model.ErrNotLoaded) {
 		return err
 	}
-	return rpc.Fault{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: reason.ModelNotLoaded, Message: err.Error()}.Err()
+	return rpc.Error{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: reason.ModelNotLoaded, Message: err.Error()}.Err()
+}
+
+// statusOfModel returns a model's part of a report. interval is the time between two checks of its
+// weights.
+func statusOfModel(m model.Status, interval time.Duration) *pb.ModelStatus {
+	out := &pb.ModelStatus{Name: m.Name, State: modelStateOf[m.State]}
+	if m.State == model.Loading {
+		return out
+	}
+	out.ModelDigest, out.ContextLength, out.ClassId = digestOf(m), uint32(m.Context), m.ClassID
+	out.Capabilities, out.Loaded = capabilitiesOf(m.Facts), resultOf(m)
+	out.VerifiedAge, out.VerifyInterval = age(m.VerifiedAge), age(interval)
+	out.Pinned, out.IdleAge, out.IdleUnload, out.Reclaimable = m.Pinned, idleAge(m), age(m.IdleUnload), m.Reclaimable
+	if m.Problem != nil {
+		out.Problem = m.Problem.Error()
+	}
+	return out
+}
+
+// age returns a duration, or nil for none.
+func age(d time.Duration) *durationpb.Duration {
+	if d <= 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// idleAge returns 0 while a request holds a model, and nil for a model out of service.
+func idleAge(m model.Status) *durationpb.Duration {
+	if m.State != model.Ready {
+		return nil
+	}
+	return durationpb.New(m.IdleAge)
+}
+
+// maxSuppressedIDs bounds the suppressed ids of a report. A file may list its whole vocabulary, and
+// a report goes to every scheduler.
+const maxSuppressedIDs = 1024
+
+// digestOf returns a model's digest in hex, and "" until the whole file was read.
+func digestOf(m model.Status) string {
+	if m.Digest == (engine.Digest{}) {
+		return ""
+	}
+	return hex.EncodeToString(m.Digest[:])
+}
+
+// resultOf returns the result of a load.
+func resultOf(m model.Status) *pb.LoadResult {
+	return &pb.LoadResult{
+		ModelDigest: digestOf(m), DeviceBytes: m.DeviceBytes, KvBlocks: uint32(m.Runner.KVBlocks),
+		BlockSize: uint32(m.Runner.BlockSize), MaxSequences: uint32(m.Runner.MaxSequences), ContextLength: uint32(m.Context),
+		SamplingDefaults: m.Defaults,
+	}
+}
+
+// capabilitiesOf returns the capabilities of a model, from its file.
+func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
+	c := &pb.ModelCapabilities{
+		Architecture: f.Architecture, Quantisation: f.Quantization, ContextLength: uint32(f.Context),
+		Vocabulary: uint32(f.Vocabulary), Parameters: f.Parameters, Tokenizer: f.HasTokenizer, ChatTemplate: f.HasTemplate,
+		ChatTemplates: f.Templates, WeightTypes: f.WeightTypes, SlidingWindow: uint32(f.Window),
+		EmbeddingWidth: uint32(f.Width), Rerank: f.Rerank, RerankOnly: f.Pooling == arch.PoolingRank,
+	}
+	if f.Pooling != arch.PoolingNone && f.Pooling != arch.PoolingRank {
+		pooling := pb.Pooling(f.Pooling)
+		c.Pooling = &pooling
+	}
+	if f.BOS != tokenizer.None {
+		id := uint32(f.BOS)
+		c.BosTokenId = &id
+	}
+	if f.EOS != tokenizer.None {
+		id := uint32(f.EOS)
+		c.EosTokenId = &id
+	}
+	for _, id := range f.EndIDs {
+		c.EndTokenIds = append(c.EndTokenIds, uint32(id))
+	}
+	if s := f.Sampling; !s.Empty() {
+		c.Sampling = &pb.Sampling{
+			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
+			RepetitionPenalty: s.RepetitionPenalty, PenaltyWindow: s.PenaltyWindow,
+		}
+	}
+	for _, id := range f.SuppressedIDs[:min(len(f.SuppressedIDs), maxSuppressedIDs)] {
+		c.SuppressedTokenIds = append(c.SuppressedTokenIds, uint32(id))
+	}
+	return c
 }

@@ -20,13 +20,15 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// olderContract is the contract of the release before this one, as `buf build proto --exclude-source-info --as-file-descriptor-set -o
-// older.binpb` writes it there: what a scheduler that is one release older knows.
+// olderContract is the contract of the release before this one: the fields that a scheduler of that
+// release has. `buf build proto --exclude-source-info --as-file-descriptor-set -o older.binpb`
+// wrote it there.
 //
 //go:embed testdata/older.binpb
 var olderContract []byte
 
-// olderScheduler is one of that release before a worker of this one. All that it says and hears goes through the contract that it knows.
+// olderScheduler is a scheduler of that release in front of a worker of this one. All its messages
+// pass through the older contract.
 type olderScheduler struct {
 	*testing.T
 	worker *worker
@@ -42,7 +44,7 @@ func newOlder(t *testing.T, w *worker) *olderScheduler {
 	return &olderScheduler{t, w, files}
 }
 
-// empty is the message as that release has it.
+// empty returns an empty message of the older contract.
 func (o *olderScheduler) empty(like proto.Message) *dynamicpb.Message {
 	o.Helper()
 	d, err := o.files.FindDescriptorByName(like.ProtoReflect().Descriptor().FullName())
@@ -50,7 +52,7 @@ func (o *olderScheduler) empty(like proto.Message) *dynamicpb.Message {
 	return dynamicpb.NewMessage(d.(protoreflect.MessageDescriptor))
 }
 
-// says is a message that it can say.
+// says returns the bytes of a message without the fields that the older contract lacks.
 func (o *olderScheduler) says(m proto.Message) proto.Message {
 	o.Helper()
 	out := o.empty(m)
@@ -59,7 +61,7 @@ func (o *olderScheduler) says(m proto.Message) proto.Message {
 	return out
 }
 
-// hears is what it understands of a message, which it lays into as.
+// hears decodes a message by the older contract, and stores the fields that it has in as.
 func (o *olderScheduler) hears(m *dynamicpb.Message, as proto.Message) {
 	o.Helper()
 	known := o.empty(as)
@@ -73,7 +75,7 @@ func convert(t require.TestingT, from, to proto.Message, how proto.UnmarshalOpti
 	require.NoError(t, how.Unmarshal(raw, to))
 }
 
-// call opens a stream of a method and asks.
+// call opens a stream of a method and sends the request.
 func (o *olderScheduler) call(ctx context.Context, method string, in proto.Message) grpc.ClientStream {
 	o.Helper()
 	stream, err := o.worker.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
@@ -82,8 +84,8 @@ func (o *olderScheduler) call(ctx context.Context, method string, in proto.Messa
 	return stream
 }
 
-// generate relays a call as that release does: the request's bytes to the worker, the frames to the caller, whatever is in them. The
-// caller knows no more than the scheduler.
+// generate relays a call as that release does: the bytes of the request to the worker, and every
+// frame to the caller. The caller has the older contract too.
 func (o *olderScheduler) generate(in *pb.GenerateRequest) outcome {
 	o.Helper()
 	stream := o.call(o.Context(), pb.InferenceService_Generate_FullMethodName, in)
@@ -99,7 +101,7 @@ func (o *olderScheduler) generate(in *pb.GenerateRequest) outcome {
 	})
 }
 
-// load has the worker load a model, and returns its digest.
+// load loads a model on the worker and returns its digest.
 func (o *olderScheduler) load(name string) string {
 	o.Helper()
 	stream := o.call(o.Context(), pb.ModelService_LoadModel_FullMethodName, &pb.LoadModelRequest{Model: name})
@@ -115,8 +117,9 @@ func (o *olderScheduler) load(name string) string {
 	}
 }
 
-// follow keeps a health stream as that release does: it asks once, then probes once a second, and breaks off at a gap and at an event
-// that it does not know. next is the report as it stands behind one more message.
+// follow holds a health stream as that release does: it sends one request, then probes once a
+// second, and fails at a gap and at an unknown event. next returns the report with one more message
+// applied.
 func (o *olderScheduler) follow() (next func() *pb.WorkerReport) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), lifetime)
@@ -176,7 +179,7 @@ func (o *olderScheduler) merge(last *pb.WorkerReport, in *pb.HealthResponse) *pb
 	return out
 }
 
-// until reads on until the report says something.
+// until reads messages until the report fulfils a condition.
 func until(t *testing.T, next func() *pb.WorkerReport, says func(*pb.WorkerReport) bool) *pb.WorkerReport {
 	t.Helper()
 	for range 1000 {
@@ -184,11 +187,11 @@ func until(t *testing.T, next func() *pb.WorkerReport, says func(*pb.WorkerRepor
 			return r
 		}
 	}
-	require.FailNow(t, "it is never told")
+	require.FailNow(t, "the report never has it")
 	return nil
 }
 
-// state is whether a report has a model in a state.
+// state returns the condition that a report has a model in a state.
 func state(r *pb.WorkerReport, name string, is pb.ModelState) bool {
 	return slices.ContainsFunc(r.GetModels(), func(m *pb.ModelStatus) bool { return m.GetName() == name && m.GetState() == is })
 }

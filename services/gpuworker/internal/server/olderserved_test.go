@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// shape is all of a field that bytes depend on.
+// shape has the properties of a field that its bytes on the wire depend on.
 func shape(f protoreflect.FieldDescriptor) [4]any {
 	kind := any(f.Kind())
 	if f.Message() != nil {
@@ -26,7 +26,7 @@ func shape(f protoreflect.FieldDescriptor) [4]any {
 	return [4]any{f.Number(), kind, f.Cardinality(), f.IsPacked()}
 }
 
-func TestWhatAnOlderSchedulerKnowsMeansTheSame(t *testing.T) {
+func TestOlderContractKeepsItsMeaning(t *testing.T) {
 	checked := 0
 	var messages func(protoreflect.MessageDescriptors)
 	messages = func(all protoreflect.MessageDescriptors) {
@@ -60,7 +60,7 @@ func TestWhatAnOlderSchedulerKnowsMeansTheSame(t *testing.T) {
 	require.Greater(t, checked, 200, "the whole contract")
 }
 
-func TestAnOlderSchedulerSeesWhatItsWorkerDoes(t *testing.T) {
+func TestOlderSchedulerFollowsItsWorker(t *testing.T) {
 	w, b := braked(t)
 	o := newOlder(t, w)
 	next := o.follow()
@@ -96,7 +96,7 @@ func TestAnOlderSchedulerSeesWhatItsWorkerDoes(t *testing.T) {
 	until(t, next, func(r *pb.WorkerReport) bool { return len(r.GetModels()) == 0 })
 }
 
-// wishes are requests that differ in what an answer is made of.
+// wishes are requests whose responses have different events.
 var wishes = map[string]func(*pb.GenerateRequest){
 	"plain":   func(*pb.GenerateRequest) {},
 	"greedy":  func(in *pb.GenerateRequest) { in.Sampling.Temperature = ptr(float32(0)) },
@@ -109,7 +109,7 @@ var wishes = map[string]func(*pb.GenerateRequest){
 	"by tenants": func(in *pb.GenerateRequest) { in.Priority, in.FairnessId = ptr(int32(3)), ptr("t") },
 }
 
-// requireSame compares what two calls gave, timings aside.
+// requireSame compares the outcomes of two calls without their timings.
 func requireSame(t *testing.T, want, got outcome) {
 	t.Helper()
 	require.NoError(t, want.err)
@@ -124,8 +124,8 @@ func requireSame(t *testing.T, want, got outcome) {
 	}
 }
 
-// An older scheduler gives a worker more calls than it has places, next to one of this release.
-func TestAnOlderSchedulersCallsHaveTheTokensOfAnyOther(t *testing.T) {
+// An older scheduler sends a worker more calls than it has slots, as does one of this release.
+func TestOlderSchedulersCallsHaveEqualTokens(t *testing.T) {
 	w := start(t, cpuDevice(t))
 	_, _, err := w.manager.Load(t.Context(), "stories", model.Options{MaxSequences: 2}, nil)
 	require.NoError(t, err)
@@ -147,8 +147,9 @@ func TestAnOlderSchedulersCallsHaveTheTokensOfAnyOther(t *testing.T) {
 	all.Wait()
 }
 
-// Where an older scheduler loses a worker its client has WORKER_LOST, and goes on by itself: through it, or through one of this release.
-func TestAStreamThatAnOlderSchedulerLostGoesOnWithTheSameTokens(t *testing.T) {
+// If an older scheduler loses a worker, its client gets WORKER_LOST and resumes by itself, through
+// the same scheduler or through one of this release.
+func TestOlderSchedulersLostStreamIsResumed(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	o := newOlder(t, w)
 	whole := o.generate(prompted("Once upon a time", 30))

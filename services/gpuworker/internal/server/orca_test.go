@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-func TestLoadReportsComeWithEachCallAndByStream(t *testing.T) {
+func TestLoadReportsInTrailersAndByStream(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	stream, err := w.infer.Generate(t.Context(), prompted("Once upon a time", 100))
 	for err == nil {

@@ -4,82 +4,100 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/prefixhash"
 )
 
-// maxPrefixKeys is how many keys one message carries at most: 64 KiB, far below what a stream takes, and short enough that a
-// report which waits behind it is not late.
+// maxPrefixKeys bounds the keys of one message to 64 KiB. That is far below the limit of a stream,
+// and short enough that a report which waits for it is not late.
 const maxPrefixKeys = 8192
 
-// prefixSource is where the keys of a model's cached prefixes are read. Its step loop does not wait for its readers.
-type prefixSource interface {
-	// Prefixes says which keys came to the cache and went from it since a call that answered with at = since; 0 knows nothing.
-	// reset: what the reader knows is void, and added is all there is.
-	Prefixes(since uint64) (at uint64, reset bool, added, removed []uint64)
+// prefixKeys returns the keys of a request's prefixes in the prefix cache, the shortest first. It
+// leaves out prefixes of no tokens.
+func prefixKeys(in *pb.GenerateRequest, promptTokens int) []batch.PrefixKey {
+	prefixes, total := prefixhash.Of(in)
+	keys := make([]batch.PrefixKey, 0, len(prefixes))
+	for _, p := range prefixes {
+		if tokens := p.Tokens(total, promptTokens); tokens > 0 {
+			keys = append(keys, batch.PrefixKey{Key: p.Key, Tokens: tokens})
+		}
+	}
+	return keys
 }
 
-// cached is a model whose cached prefixes are told. Another load of it has another source.
-type cached struct {
+// prefixCache is the prefix cache of a loaded model. A reload has another journal.
+type prefixCache struct {
 	name, digest string
-	source       prefixSource
+	journal      prefixJournal
 }
 
-// cachedOf lists the models of a manager.
-func cachedOf(models *model.Manager) (all []cached) {
+// prefixJournal has the keys that were added to a prefix cache and removed from it. The step loop
+// does not wait for its readers.
+type prefixJournal interface {
+	// Prefixes returns the changes since a position, and the position to continue from; 0 is the
+	// beginning. If reset is true, the reader must discard the keys that it has: added is the whole
+	// cache.
+	Prefixes(since uint64) (next uint64, reset bool, added, removed []uint64)
+}
+
+func prefixCachesOf(models *model.Manager) (all []prefixCache) {
 	for _, inst := range models.Instances() {
-		if inst.Loop != nil { // one whose load failed has none
-			all = append(all, cached{inst.Name, hex.EncodeToString(inst.Digest[:]), inst.Loop})
+		if inst.Loop != nil { // nil: its load failed
+			all = append(all, prefixCache{inst.Name, hex.EncodeToString(inst.Digest[:]), inst.Loop})
 		}
 	}
 	return all
 }
 
-// prefixReader is what one scheduler has been told of cached prefixes. One goroutine uses it.
-type prefixReader struct {
-	asked time.Time // when it looked last
-	known map[string]knownPrefixes
+// prefixSubscription is what one scheduler has of the prefix caches. One goroutine uses it.
+type prefixSubscription struct {
+	readAt    time.Time
+	positions map[string]prefixPosition // by model
 }
 
-// knownPrefixes is how far a scheduler knows a model.
-type knownPrefixes struct {
-	source prefixSource
-	at     uint64
+// prefixPosition is how far a journal was read.
+type prefixPosition struct {
+	journal prefixJournal
+	next    uint64
 }
 
-// forget makes the next messages tell everything anew.
-func (r *prefixReader) forget() { r.known = nil }
+// reset sends all keys again with the next changes.
+func (p *prefixSubscription) reset() { p.positions = nil }
 
-// changes are the messages that bring a scheduler, which knows the models in listed, to what is cached now. The first of a model
-// that it knows nothing of voids what it may have of that name; a model without a cached prefix has that one alone.
-func (r *prefixReader) changes(models []cached, listed func(name, digest string) bool) (all []*pb.PrefixKeys) {
-	r.asked = time.Now()
-	known := make(map[string]knownPrefixes, len(models))
-	for _, m := range models {
-		if !listed(m.name, m.digest) {
-			continue // it is told of the model first
+// changes returns the messages that bring a scheduler up to date. reported says whether the
+// scheduler has the model from a report: keys of other models must wait for it. The first message
+// of a model has Reset set, so that the scheduler discards keys of an earlier load; it is sent even
+// if the cache is empty.
+func (p *prefixSubscription) changes(caches []prefixCache, reported func(name, digest string) bool) (all []*pb.PrefixKeys) {
+	p.readAt = time.Now()
+	positions := make(map[string]prefixPosition, len(caches))
+	for _, c := range caches {
+		if !reported(c.name, c.digest) {
+			continue
 		}
-		was, begun := r.known[m.name]
-		if begun = begun && was.source == m.source; !begun {
-			was.at = 0
+		last, subscribed := p.positions[c.name]
+		if subscribed = subscribed && last.journal == c.journal; !subscribed {
+			last.next = 0
 		}
-		at, reset, added, removed := m.source.Prefixes(was.at)
-		known[m.name] = knownPrefixes{m.source, at}
-		all = append(all, pieces(m, reset || !begun, added, removed)...)
+		next, reset, added, removed := c.journal.Prefixes(last.next)
+		positions[c.name] = prefixPosition{c.journal, next}
+		all = append(all, prefixMessages(c, reset || !subscribed, added, removed)...)
 	}
-	r.known = known
+	p.positions = positions
 	return all
 }
 
-// pieces are the messages of one model's change; none where there is nothing to say.
-func pieces(m cached, reset bool, added, removed []uint64) (all []*pb.PrefixKeys) {
+// prefixMessages returns the messages of one model's changes, and none if nothing changed.
+func prefixMessages(c prefixCache, reset bool, added, removed []uint64) (all []*pb.PrefixKeys) {
 	for reset || len(added)+len(removed) > 0 {
-		p := &pb.PrefixKeys{Model: m.name, ModelDigest: m.digest, Reset_: reset}
+		m := &pb.PrefixKeys{Model: c.name, ModelDigest: c.digest, Reset_: reset}
 		n := min(len(removed), maxPrefixKeys)
-		p.Removed, removed = removed[:n], removed[n:]
+		m.Removed, removed = removed[:n], removed[n:]
 		n = min(len(added), maxPrefixKeys-n)
-		p.Added, added = added[:n], added[n:]
-		all, reset = append(all, p), false
+		m.Added, added = added[:n], added[n:]
+		all, reset = append(all, m), false
 	}
 	return all
 }

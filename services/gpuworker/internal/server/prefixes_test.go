@@ -15,10 +15,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/prefixkey"
+	"github.com/millrace/millrace/services/internal/prefixhash"
 )
 
-// fakeCache tells of cached prefixes as a step loop does; a reader that is more than memory changes behind begins anew.
+// fakeCache is a prefix journal like that of a step loop. A reader that is more than memory changes
+// late gets a reset.
 type fakeCache struct {
 	mu      sync.Mutex
 	keys    map[uint64]bool
@@ -66,7 +67,7 @@ func (c *fakeCache) Prefixes(since uint64) (at uint64, reset bool, added, remove
 	return at, false, added, removed
 }
 
-// apply is what a scheduler makes of a message.
+// apply applies a message to the keys of a scheduler.
 func apply(known map[string]map[uint64]bool, m *pb.PrefixKeys) {
 	if m.GetReset_() || known[m.GetModel()] == nil {
 		known[m.GetModel()] = map[uint64]bool{}
@@ -81,29 +82,29 @@ func apply(known map[string]map[uint64]bool, m *pb.PrefixKeys) {
 
 func all(string, string) bool { return true }
 
-func TestASchedulerKnowsWhatIsCached(t *testing.T) {
+func TestSchedulerHasTheCachedPrefixes(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		models := []cached{{"a", "da", newFakeCache(50)}, {"b", "db", newFakeCache(1 << 30)}}
-		r, known := prefixReader{}, map[string]map[uint64]bool{}
+		models := []prefixCache{{"a", "da", newFakeCache(50)}, {"b", "db", newFakeCache(1 << 30)}}
+		r, known := prefixSubscription{}, map[string]map[uint64]bool{}
 		for range 200 {
 			for i := range models {
 				if random.IntN(20) == 0 {
-					models[i].source = newFakeCache(50) // loaded anew
+					models[i].journal = newFakeCache(50) // a reload
 				}
 				for range random.IntN(30) * random.IntN(4) {
-					models[i].source.(*fakeCache).flip(random.Uint64N(100))
+					models[i].journal.(*fakeCache).flip(random.Uint64N(100))
 				}
 			}
 			if random.IntN(40) == 0 {
-				r.forget()
+				r.reset()
 				clear(known)
 			}
 			for _, m := range r.changes(models, all) {
 				apply(known, m)
 			}
 			for _, m := range models {
-				require.Equal(t, m.source.(*fakeCache).keys, known[m.name])
+				require.Equal(t, m.journal.(*fakeCache).keys, known[m.name])
 			}
 		}
 	}
@@ -134,7 +135,7 @@ func TestMessagesOfPrefixesAreSmall(t *testing.T) {
 			}
 			var got []int
 			var back, gone []uint64
-			for i, m := range pieces(cached{name: "m", digest: "d"}, tc.reset, added, removed) {
+			for i, m := range prefixMessages(prefixCache{name: "m", digest: "d"}, tc.reset, added, removed) {
 				require.Equal(t, tc.reset && i == 0, m.GetReset_())
 				require.Equal(t, "m", m.GetModel())
 				require.Equal(t, "d", m.GetModelDigest())
@@ -151,11 +152,12 @@ func TestMessagesOfPrefixesAreSmall(t *testing.T) {
 	}
 }
 
-func TestPrefixesFollowTheFullReportAndThenTheInterval(t *testing.T) {
+func TestPrefixesFollowReportAndInterval(t *testing.T) {
+	// They come after the full report, and then at the wanted interval.
 	inBubble(t, func(t *testing.T, f *followed) {
 		t.Helper()
 		cache := newFakeCache(100)
-		f.cached.Store([]cached{{"m", "", cache}, {"not told of yet", "", newFakeCache(1)}})
+		f.caches.Store([]prefixCache{{"m", "", cache}, {"not reported yet", "", newFakeCache(1)}})
 		f.stream.requests <- &pb.HealthRequest{Interval: durationpb.New(500 * time.Millisecond)}
 		f.stream.requests <- &pb.HealthRequest{} // another full report
 		full, first := <-f.stream.sent, <-f.stream.sent
@@ -190,22 +192,22 @@ func TestPrefixesFollowTheFullReportAndThenTheInterval(t *testing.T) {
 	})
 }
 
-func TestCachedPrefixesOfAnUnlistedModelWait(t *testing.T) {
+func TestPrefixesOfUnreportedModelWait(t *testing.T) {
 	cache := newFakeCache(10)
 	cache.flip(7)
-	models := []cached{{"m", "d", cache}}
-	r := prefixReader{}
+	models := []prefixCache{{"m", "d", cache}}
+	r := prefixSubscription{}
 	require.Empty(t, r.changes(models, func(string, string) bool { return false }))
 	got := r.changes(models, all)
 	require.Len(t, got, 1)
 	require.True(t, got[0].GetReset_())
 	require.Equal(t, []uint64{7}, got[0].GetAdded())
 	require.Empty(t, r.changes(models, all))
-	require.Empty(t, r.changes(nil, all), "a model that is gone is told of by the report")
-	require.True(t, r.changes(models, all)[0].GetReset_(), "one that comes back is told anew")
+	require.Empty(t, r.changes(nil, all), "the report says that a model is gone")
+	require.True(t, r.changes(models, all)[0].GetReset_(), "a model that comes back is sent again")
 }
 
-func TestAHealthStreamTellsOfThePromptsThatAreCached(t *testing.T) {
+func TestHealthStreamHasCachedPrefixes(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
@@ -225,7 +227,7 @@ func TestAHealthStreamTellsOfThePromptsThatAreCached(t *testing.T) {
 	}
 	until(func(keys map[uint64]bool) bool { return keys != nil && len(keys) == 0 })
 	in := prompted(strings.Repeat("Once upon a time there was a girl who had a cat. ", 12), 3)
-	prefixes, _ := prefixkey.Of(in)
+	prefixes, _ := prefixhash.Of(in)
 	require.Len(t, prefixes, 2)
 	out := w.generate(ctx, t, in)
 	require.NoError(t, out.err)
@@ -244,7 +246,7 @@ func TestAHealthStreamTellsOfThePromptsThatAreCached(t *testing.T) {
 	require.NoError(t, w.generate(ctx, t, bypassing).err)
 	salted := proto.CloneOf(in)
 	salted.Cache = &pb.CacheOptions{Salt: ptr("mine")}
-	others, _ := prefixkey.Of(salted)
+	others, _ := prefixhash.Of(salted)
 	require.NoError(t, w.generate(ctx, t, salted).err)
 	until(func(keys map[uint64]bool) bool { return keys[others[1].Key] })
 	require.Len(t, known["stories"], 4)

@@ -9,7 +9,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestPrefixKeysSayHowManyTokensTheyStandFor(t *testing.T) {
+func TestPrefixKeysHaveTheirTokens(t *testing.T) {
 	ids := &pb.GenerateRequest{Input: &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: make([]uint32, 200)}}}
 	text := &pb.GenerateRequest{Input: &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("x", 1000)}}
 	for name, tc := range map[string]struct {

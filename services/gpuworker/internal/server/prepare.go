@@ -15,15 +15,21 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// prepare turns a request whose values are in range into the worker's terms for one model.
+// prepare translates a checked request into one of package generate, for one model.
 func (s *Server) prepare(ctx context.Context, in *pb.GenerateRequest, inst *model.Instance) (generate.Request, error) {
-	if err := expectations(in, inst); err != nil {
+	if err := expect(inst, in.ExpectModelDigest, in.ExpectClassId); err != nil {
 		return generate.Request{}, err
 	}
 	if err := invalid(checkAgainst(in, inst)); err != nil {
 		return generate.Request{}, err
 	}
-	r, err := prompt.Build(ctx, s.encoder, offerOf(inst), inputOf(in), optionsOf(in, inst.Defaults))
+	options := optionsOf(in, inst.Defaults)
+	grammar, err := s.compile(ctx, in, inst)
+	if err != nil {
+		return generate.Request{}, err
+	}
+	options.Grammar = grammar
+	r, err := prompt.Build(ctx, s.encoder, offerOf(inst), inputOf(in), options)
 	if err != nil {
 		return generate.Request{}, err
 	}
@@ -35,17 +41,18 @@ func (s *Server) prepare(ctx context.Context, in *pb.GenerateRequest, inst *mode
 	return r, nil
 }
 
-func expectations(in *pb.GenerateRequest, inst *model.Instance) error {
-	if want := in.ExpectModelDigest; want != nil && *want != hex.EncodeToString(inst.Digest[:]) {
-		return fmt.Errorf("%w: %q is loaded with %x, expected %s", model.ErrDigest, inst.Name, inst.Digest, *want)
+// expect refuses a request that expects another model or class.
+func expect(inst *model.Instance, digest, class *string) error {
+	if digest != nil && *digest != hex.EncodeToString(inst.Digest[:]) {
+		return fmt.Errorf("%w: %q is loaded with %x, expected %s", model.ErrDigest, inst.Name, inst.Digest, *digest)
 	}
-	if want := in.ExpectClassId; want != nil && *want != inst.ClassID {
-		return fmt.Errorf("%w: its class is %s, expected %s", errExpectation, inst.ClassID, *want)
+	if class != nil && *class != inst.ClassID {
+		return fmt.Errorf("%w: its class is %s, expected %s", errExpectation, inst.ClassID, *class)
 	}
 	return nil
 }
 
-// offerOf is what a loaded model offers to requests.
+// offerOf returns the parts of a loaded model that prompts are built with.
 func offerOf(inst *model.Instance) prompt.Model {
 	m := prompt.Model{
 		Name: inst.Name, Tokenizer: inst.Tokenizer, TemplateProblem: inst.TemplateProblem,
@@ -66,17 +73,17 @@ func offerOf(inst *model.Instance) prompt.Model {
 	return m
 }
 
-// inputOf is what a request begins with.
+// inputOf returns the request's token ids, chat or text.
 func inputOf(in *pb.GenerateRequest) prompt.Input {
 	switch input := in.GetInput().(type) {
 	case *pb.GenerateRequest_TokenIds:
 		return prompt.Input{IDs: tokens(input.TokenIds.GetIds())}
 	case *pb.GenerateRequest_Chat:
-		now := time.Now()
+		at := time.Now()
 		if in.AcceptedAt != nil {
-			now = in.GetAcceptedAt().AsTime()
+			at = in.GetAcceptedAt().AsTime()
 		}
-		return prompt.Input{Chat: chatOf(input.Chat, now)}
+		return prompt.Input{Chat: chatOf(input.Chat, at)}
 	default:
 		return prompt.Input{Text: in.GetPrompt()}
 	}
@@ -96,8 +103,8 @@ func chatOf(in *pb.Chat, now time.Time) *prompt.Chat {
 	return chat
 }
 
-// defaultsOf returns the values of unset fields: the contract's defaults, replaced by those that the model's file recommends, if
-// the worker follows that.
+// defaultsOf returns the values of unset fields: the contract's defaults, replaced by those that
+// the model's file recommends. s is nil if the worker does not follow the file.
 func defaultsOf(s *model.Sampling) prompt.Options {
 	o := prompt.Defaults()
 	if s != nil {
@@ -111,7 +118,7 @@ func defaultsOf(s *model.Sampling) prompt.Options {
 	return o
 }
 
-// optionsOf is all else that a request says, over the defaults.
+// optionsOf returns the options of a request, over the defaults.
 func optionsOf(in *pb.GenerateRequest, defaults *model.Sampling) prompt.Options {
 	o := defaultsOf(defaults)
 	if s := in.GetSampling(); s != nil {
@@ -152,10 +159,10 @@ func optionsOf(in *pb.GenerateRequest, defaults *model.Sampling) prompt.Options 
 	return o
 }
 
-// set gives an option the value of an optional knob that is set.
+// set sets an option to the value of an optional field, if the field is set.
 func set[T any](option *T, v *T) { *option = orDefault(v, *option) }
 
-// orDefault is the value of an optional knob.
+// orDefault returns the value of an optional field, or unset.
 func orDefault[T any](v *T, unset T) T {
 	if v == nil {
 		return unset
@@ -163,7 +170,7 @@ func orDefault[T any](v *T, unset T) T {
 	return *v
 }
 
-// tokens are ids in the worker's terms; nil for none.
+// tokens converts ids to the library's type. It returns nil for none.
 func tokens(ids []uint32) []int32 {
 	if len(ids) == 0 {
 		return nil

@@ -3,22 +3,26 @@ package server
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
+	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// pulse is how often a worker looks at itself: often enough that a hang is told well within a second.
+// pulse is how often a worker assesses itself: often enough that a hang is reported well within a
+// second.
 const pulse = 100 * time.Millisecond
 
-// Run looks at the worker once a pulse and publishes what it saw: to every health stream, to the readiness that health checks
-// see and to the load that balancers see. It goes on until ctx ends, which must not be before the last call has ended: a
-// worker that drains has much to tell. Run it once.
+// Run assesses the worker once a pulse and publishes the result: to every health stream, to the
+// readiness that health checks see, and to the load that balancers see. It returns when ctx ends.
+// That must not be before the last call has ended, because a draining worker still reports. Call it
+// once.
 func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 	tick := time.NewTicker(pulse)
 	defer tick.Stop()
@@ -30,7 +34,7 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 			r.SetReady(state == health.Ready || state == health.Degraded)
 			last = state
 		}
-		s.looked.done()
+		s.pulses.notify()
 		select {
 		case <-tick.C:
 		case <-s.wake:
@@ -40,71 +44,64 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 	}
 }
 
-// nudge brings the next pulse on.
-func (s *Server) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it is brought on already
-	}
-}
-
 // publisher makes the snapshots. Only Run uses it.
 type publisher struct {
 	server  *Server
 	overdue health.Overdue
-	info    engine.DeviceInfo // of the last time that the device told it
+	device  engine.DeviceInfo // as last read
 	last    *snapshot
-	urgent  chan struct{} // closed when what is urgent in last is no longer so
+	urgent  chan struct{} // closed when an urgent part differs from that of last
 }
 
-// publish looks at the worker and publishes a snapshot, once the model files are known: a scheduler must not take a file that
-// was not looked for yet for one that is not there.
+// publish assesses the worker. It publishes a snapshot once the model files were read: before that,
+// schedulers would take every file for missing.
 func (p *publisher) publish() (health.State, []health.Check) {
 	s := p.server
-	// What it was told is looked at first: by the time that it was, what follows from it was so.
+	// Read the flags before the models, so that the models are at least as new. Otherwise Started
+	// could come in between, and the worker would be READY without its models.
 	starting, stopping := s.starting.Load(), s.stopping.Load()
-	draining := stopping || s.drain.told.Load()
+	draining := stopping || s.drain.reported.Load()
 	models := s.models.Loaded()
 	s.rates.sample(models)
-	info, err := s.models.Device().Info()
+	device, err := s.models.Device().Info()
 	if err == nil {
-		p.info = info
-	} else { // it is still the device that it was, and what it read then says nothing of now
-		p.info.TemperatureC, p.info.PowerMW, p.info.Errors, p.info.CorrectedErrors = nil, nil, nil, nil
-		p.info.PhysicalTotal, p.info.PhysicalFree = nil, nil
+		p.device = device
+	} else { // the device is the same, and its readings are out of date
+		p.device.TemperatureC, p.device.PowerMW, p.device.Errors, p.device.CorrectedErrors = nil, nil, nil, nil
+		p.device.PhysicalTotal, p.device.PhysicalFree = nil, nil
 	}
-	load := loadOf(models, p.info)
+	load := loadOf(models, p.device)
 	s.load.Store(&load)
 	in := health.Input{
-		Codebooks: s.vectors.Loaded(),
-		Starting:  starting, Draining: draining, Models: models, Device: p.info, Failure: err,
+		Starting: starting, Draining: draining, Models: models, Device: p.device, Failure: err,
 		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
 		Doubtful: p.overdue.Look(models),
 	}
+	s.extension.Assess(&in)
 	state, checks := health.Assess(in)
-	s.look.Store(&health.Look{Input: in, State: state, Checks: checks, At: time.Now()})
-	files, known := s.files.get(s.models.Files, s.nudge)
+	s.assessment.Store(&health.Look{Input: in, State: state, Checks: checks, At: time.Now()})
+	files, known := s.files.get(s.models.Files, s.Nudge)
 	if !known {
 		return state, checks
 	}
 	r := s.report(in, state, checks, files)
-	if p.last != nil && showReloads(p.last.report.GetModels(), r.GetModels()) {
-		s.nudge()
+	if p.last != nil && markReloads(p.last.report.GetModels(), r.GetModels()) {
+		s.Nudge()
 	}
-	running := r.GetLoad().GetRunning() + r.GetLoad().GetWaiting() + r.GetVectors().GetTrainings()
-	p.offer(&snapshot{report: r, over: stopping && running == 0})
+	running := int(r.GetLoad().GetRunning()+r.GetLoad().GetWaiting()) + s.extension.Report(r)
+	p.offer(&snapshot{report: r, extension: s.extension, last: stopping && running == 0})
 	return state, checks
 }
 
-// showReloads tells models that were loaded anew between two pulses, with another digest, as still being loaded, once: schedulers take
-// a digest that changes while its model serves for a lie.
-func showReloads(last, now []*pb.ModelStatus) (reloaded bool) {
-	serves := func(m *pb.ModelStatus) bool { return m.GetState() == pb.ModelState_MODEL_STATE_READY }
-	for _, m := range now {
-		anew := func(was *pb.ModelStatus) bool {
-			return serves(was) && serves(m) && was.GetName() == m.GetName() && was.GetModelDigest() != m.GetModelDigest()
+// markReloads reports a model that was reloaded with another digest between two pulses as LOADING,
+// for one pulse. Schedulers reject a digest that changes while its model is READY.
+func markReloads(before, after []*pb.ModelStatus) (reloaded bool) {
+	ready := func(m *pb.ModelStatus) bool { return m.GetState() == pb.ModelState_MODEL_STATE_READY }
+	for _, m := range after {
+		replaced := func(old *pb.ModelStatus) bool {
+			return ready(old) && ready(m) && old.GetName() == m.GetName() && old.GetModelDigest() != m.GetModelDigest()
 		}
-		if slices.ContainsFunc(last, anew) {
+		if slices.ContainsFunc(before, replaced) {
 			name := m.GetName()
 			proto.Reset(m)
 			m.Name, m.State, reloaded = name, pb.ModelState_MODEL_STATE_LOADING, true
@@ -113,23 +110,24 @@ func showReloads(last, now []*pb.ModelStatus) (reloaded bool) {
 	return reloaded
 }
 
-// offer makes a snapshot the latest, and wakes the health streams if something urgent differs from the last one.
-func (p *publisher) offer(now *snapshot) {
-	last, woken := p.last, p.urgent
+// offer makes a snapshot the latest, and wakes the subscribers if an urgent part differs from the
+// last one.
+func (p *publisher) offer(next *snapshot) {
+	last, waiting := p.last, p.urgent
 	if last != nil {
-		now.parts = last.parts.next(last, now)
+		next.revisions = last.revisions.next(last, next)
 	}
-	if last == nil || now.parts.urgent != last.parts.urgent {
+	if last == nil || next.revisions.urgent != last.revisions.urgent {
 		p.urgent = make(chan struct{})
 	}
-	now.at, now.changed = time.Now(), p.urgent
-	p.last = now
-	p.server.latest.Store(now)
+	next.at, next.changed = time.Now(), p.urgent
+	p.last = next
+	p.server.latest.Store(next)
 	switch {
 	case last == nil:
 		close(p.server.published)
-	case woken != p.urgent:
-		close(woken)
+	case waiting != p.urgent:
+		close(waiting)
 	}
 }
 
@@ -140,4 +138,51 @@ func failedNames(checks []health.Check) (names []string) {
 		}
 	}
 	return names
+}
+
+// fileList caches the list of model files, because reports need it ten times a second and it
+// changes rarely.
+type fileList struct {
+	mu struct {
+		sync.Mutex
+		known   bool      // it was read once
+		readAt  time.Time // when the last read ended
+		reading bool      // a read runs
+		files   []*pb.ModelFile
+	}
+}
+
+const fileListAge = 2 * time.Second
+
+// get returns the list as last read, and whether it was read at all. It never blocks, because a
+// slow disk must not silence the health streams: schedulers would count the worker as lost. If the
+// list is old, a goroutine reads it and calls done.
+func (l *fileList) get(list func() []model.Entry, done func()) (files []*pb.ModelFile, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.reading && (!l.mu.known || time.Since(l.mu.readAt) >= fileListAge) {
+		l.mu.reading = true
+		go func() {
+			files := modelFiles(list())
+			l.mu.Lock()
+			l.mu.files, l.mu.readAt, l.mu.reading, l.mu.known = files, time.Now(), false, true
+			l.mu.Unlock()
+			done()
+		}()
+	}
+	return l.mu.files, l.mu.known
+}
+
+func modelFiles(entries []model.Entry) []*pb.ModelFile {
+	files := make([]*pb.ModelFile, 0, len(entries))
+	for _, f := range entries {
+		out := &pb.ModelFile{Name: f.Name, FileBytes: f.Bytes}
+		if f.Problem != nil {
+			out.Problem = f.Problem.Error()
+		} else {
+			out.NeededBytes, out.Capabilities = f.WeightBytes, capabilitiesOf(f.Facts)
+		}
+		files = append(files, out)
+	}
+	return files
 }

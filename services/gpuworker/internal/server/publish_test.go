@@ -14,12 +14,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
-	"github.com/millrace/millrace/gpuworker/vectors"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// gauged is a device whose readings a test sets, and that counts how often it is asked.
+// gauged is a device whose readings a test sets. It counts how often it is read.
 type gauged struct {
 	engine.Device
 	asked atomic.Int64
@@ -57,7 +56,8 @@ func (g *gauged) say(set func(*engine.DeviceInfo) error) {
 	g.mu.Unlock()
 }
 
-func TestTheDeviceIsAskedOnceAPulseForAllFollowers(t *testing.T) {
+func TestDeviceIsReadOnceAPulse(t *testing.T) {
+	// The number of subscribers does not matter.
 	device := &gauged{Device: simDevice(t, sim.Options{})}
 	w := start(t, device)
 	const followers, messages = 200, 5
@@ -85,35 +85,34 @@ func TestTheDeviceIsAskedOnceAPulseForAllFollowers(t *testing.T) {
 	all.Wait()
 	require.Empty(t, failures)
 	asked = device.asked.Load() - asked
-	// Reading the model files brings a pulse on as well. Of ticks and of readings one each may be at either end. A look may have been
-	// under way at the beginning, and three more be due: by a tick, by the reading of the files and by Started.
+	// Reading the model files brings a pulse forward as well. One tick and one reading may fall on
+	// either end. A pulse may have been running at the beginning, and three more may be due: by a
+	// tick, by a read of the files and by Started.
 	pulses := int64(time.Since(begin)/pulse + time.Since(begin)/fileListAge + 6)
 	require.LessOrEqual(t, asked, pulses)
 }
 
-func TestAWorkerIsNotReadyBeforeItsModelsAreTold(t *testing.T) {
+func TestWorkerIsNotReadyWithoutItsModels(t *testing.T) {
 	device := &gauged{Device: simDevice(t, sim.Options{})}
 	logger := rpctest.Logger(t)
 	models := model.NewManager(model.Config{Dir: t.TempDir(), VerifyInterval: -1}, device, logger)
-	books := vectors.NewManager(vectors.Config{Dir: t.TempDir()}, device, logger)
 	defer func() {
-		require.NoError(t, books.Close())
 		require.NoError(t, models.Close())
 		require.NoError(t, device.Close())
 	}()
-	s := New(models, Vectors{Manager: books}, Identity{}, logger)
+	s := New(models, Config{}, logger)
 	p := publisher{server: s}
-	device.say(func(*engine.DeviceInfo) error { // between the look at the models and the report
+	device.say(func(*engine.DeviceInfo) error { // between reading the models and the report
 		s.Started()
 		return nil
 	})
 	state, _ := p.publish()
-	require.Equal(t, health.Starting, state, "the models that are told are those of before")
+	require.Equal(t, health.Starting, state, "the models were read before Started")
 	state, _ = p.publish()
 	require.Equal(t, health.Ready, state)
 }
 
-func TestANeighbourOnTheDeviceIsTold(t *testing.T) {
+func TestReportHasMemoryOfOtherProcesses(t *testing.T) {
 	const gib = 1 << 30
 	device := &gauged{Device: simDevice(t, sim.Options{Memory: 64 * gib})}
 	physical := func(free uint64) func(*engine.DeviceInfo) error {
@@ -151,7 +150,7 @@ func TestANeighbourOnTheDeviceIsTold(t *testing.T) {
 	}
 }
 
-func TestADeviceThatFailsIsStillTheDeviceThatItWas(t *testing.T) {
+func TestFailedDeviceKeepsItsIdentity(t *testing.T) {
 	device := &gauged{Device: simDevice(t, sim.Options{})}
 	warm := func(i *engine.DeviceInfo) error {
 		i.TemperatureC = ptr(60)
@@ -184,7 +183,7 @@ func TestADeviceThatFailsIsStillTheDeviceThatItWas(t *testing.T) {
 	}
 }
 
-func TestTheAgeOfTheResidencyCheckMovesAtFollowers(t *testing.T) {
+func TestSubscribersSeeTheAgeOfChecksGrow(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	_, next := follow(t, w)
 	_, report := next()

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-func TestALoadIsOfAllModels(t *testing.T) {
+func TestLoadIsTheSumOfAllModels(t *testing.T) {
 	a := model.Status{Name: "a", State: model.Ready, Steps: batch.Stats{
 		Running: 3, Waiting: 4, WaitingPrefillTokens: 5, Paused: 2, QueueAge: time.Second, FreeBlocks: 60, CachedBlocks: 20,
 		TotalBlocks: 100, GeneratedTokens: 7, Cancelled: 1, Preempted: 9, Swapped: 8, CachedTokens: 30, RefusedSteps: 1, StepsAfterCancel: 2,
@@ -33,11 +33,11 @@ func TestALoadIsOfAllModels(t *testing.T) {
 	require.EqualValues(t, 90, load.GetCachedTokens())
 	require.LessOrEqual(t, load.GetCachedBlocks(), load.GetFreeBlocks())
 
-	// What an unloaded model has done stays in the sums; what it did at the time goes.
+	// The counters of an unloaded model stay in the sums; its current load ends.
 	b.Steps.QueueAge, b.Steps.Swapped = 0, 10
 	r.sample([]model.Status{b})
 	load = r.load([]model.Status{b})
-	require.Nil(t, load.GetQueueAge(), "nobody waits")
+	require.Nil(t, load.GetQueueAge(), "no request waits")
 	require.EqualValues(t, 26, load.GetSwapped())
 	require.EqualValues(t, 90, load.GetCachedTokens())
 	require.EqualValues(t, 2, load.GetPaused())

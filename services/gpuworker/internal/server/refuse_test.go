@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// A prompt of 4 tokens on a worker with a context of 512.
+// The prompt has 4 tokens, and the context of the model 512.
 func TestStartedReportsMaxTokens(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	for name, tc := range map[string]struct {
@@ -61,7 +61,8 @@ func TestStartedReportsMaxTokens(t *testing.T) {
 	}
 }
 
-func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T) {
+func TestBadGenerateRequestsAreRefused(t *testing.T) {
+	// Each bad field is named in the status, and the worker serves on.
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	long := make([]uint32, 513)
 	for name, tc := range map[string]struct {
@@ -129,7 +130,8 @@ func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T
 	}
 }
 
-func TestTensOfThousandsOfWrongValuesGiveAShortStatusAtOnce(t *testing.T) {
+func TestManyViolationsGiveAShortStatus(t *testing.T) {
+	// Tens of thousands of wrong values are refused at once.
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	in := prompted("Once upon a time", 5)
 	in.Input = &pb.GenerateRequest_Chat{Chat: &pb.Chat{}}
@@ -187,7 +189,7 @@ func TestBadLoadsAreRefusedPrecisely(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
-func TestACacheOfEightBitsIsRefusedByNameOnACPU(t *testing.T) {
+func TestEightBitCacheIsRefusedOnACPU(t *testing.T) {
 	w := start(t, cpuDevice(t))
 	stream, err := w.models.LoadModel(t.Context(), &pb.LoadModelRequest{Model: "stories", KvType: pb.KvType_KV_TYPE_F8.Enum()})
 	for err == nil {
@@ -197,11 +199,12 @@ func TestACacheOfEightBitsIsRefusedByNameOnACPU(t *testing.T) {
 	require.Equal(t, reason.NotOnThisDevice, rpc.Reason(err))
 }
 
-// lateThreads is how many threads a trailer passes through on its way, each of which a busy machine may keep waiting.
+// lateThreads is the number of threads that a trailer passes through. A busy machine may delay
+// each.
 const lateThreads = 4
 
-func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
-	// Slow steps, so that the calls' own messages leave the machine time.
+func TestCallAtItsDeadlineHasItsUsage(t *testing.T) {
+	// The steps are slow, so that sending messages does not use up the machine.
 	w := start(t, simDevice(t, sim.Options{StepTime: 100 * time.Millisecond}), "stories")
 	const calls = 200
 	for arrived, round := 0, 0; arrived < calls; round++ {
@@ -213,8 +216,8 @@ func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 		if now == calls {
 			break
 		}
-		// A trailer passes through several threads. Where one of them was late by a part of the margin the others may have been as well,
-		// and no code could have kept the promise to the calls that met it.
+		// A trailer passes through several threads. If one of them was late by a part of the
+		// margin, the others may have been late too, and no code could have met those deadlines.
 		require.Greater(t, longest, deadlineMargin/lateThreads, "%d of %d trailers arrived", now, calls)
 		t.Logf("%d of %d trailers arrived, and the machine stood still for %v", now, calls, longest)
 	}
@@ -224,7 +227,7 @@ func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 	require.Zero(t, steps.StepsAfterCancel)
 }
 
-// usagesAtDeadlines makes calls that meet their deadlines, and counts those whose trailer came with its usage.
+// usagesAtDeadlines makes calls that reach their deadlines, and counts the trailers with a usage.
 func usagesAtDeadlines(t *testing.T, w *worker, calls int) (arrived int) {
 	t.Helper()
 	type end struct {
@@ -233,7 +236,8 @@ func usagesAtDeadlines(t *testing.T, w *worker, calls int) (arrived int) {
 	}
 	ends := make(chan end, calls)
 	for i := range calls {
-		// One after another: the worker counts a deadline from when a call arrives, the client from when it leaves.
+		// One after another: the worker's deadline starts when the call arrives, the client's when
+		// it is sent.
 		time.Sleep(5 * time.Millisecond)
 		go func() {
 			// Deadlines of five seconds and more, ten milliseconds apart.
@@ -260,7 +264,7 @@ func usagesAtDeadlines(t *testing.T, w *worker, calls int) (arrived int) {
 	return arrived
 }
 
-func TestAClientThatDisappearsFreesItsBlocks(t *testing.T) {
+func TestDisconnectedClientFreesItsBlocks(t *testing.T) {
 	rpctest.NoLeaks(t)
 	w := start(t, simDevice(t, sim.Options{DecodeTime: time.Millisecond}), "stories")
 	for range 20 {
@@ -278,10 +282,11 @@ func TestAClientThatDisappearsFreesItsBlocks(t *testing.T) {
 	require.Zero(t, w.manager.Loaded()[0].Steps.StepsAfterCancel)
 }
 
-func TestClientsThatDoNotReadLevelOff(t *testing.T) {
+func TestSlowConsumersLevelOff(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}))
 	const clients = 50 // package e2e takes 500, in processes of their own
-	// All of them run: with fewer slots they take turns, until each one's buffers are full.
+	// Every call has a slot. With fewer, calls would be preempted until the buffers of each are
+	// full.
 	_, _, err := w.manager.Load(t.Context(), "stories", model.Options{MaxSequences: 64, KVTokens: 1 << 16}, nil)
 	require.NoError(t, err)
 	for range clients {
@@ -299,7 +304,7 @@ func TestClientsThatDoNotReadLevelOff(t *testing.T) {
 	require.Less(t, last, uint64(clients*480))
 }
 
-func TestAModelOfNumbersThatAreNoneIsAnInvalidFile(t *testing.T) {
+func TestModelWithNaNsIsAnInvalidFile(t *testing.T) {
 	w := start(t, cpuDevice(t))
 	f, err := gguf.Open(filepath.Join(w.dir, "stories.gguf"))
 	require.NoError(t, err)
@@ -318,9 +323,9 @@ func TestAModelOfNumbersThatAreNoneIsAnInvalidFile(t *testing.T) {
 	require.Equal(t, reason.InvalidModelFile, rpc.Reason(err))
 }
 
-func TestTextsBeyondTheProcessorsWaitForTheirTurn(t *testing.T) {
+func TestTextsBeyondTheProcessorsWait(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
-	free := w.takeTurns(t)
+	free := w.fillSlots(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	got := w.generate(ctx, t, prompted("Once upon a time", 5))

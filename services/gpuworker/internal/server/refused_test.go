@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-func TestARequestThatTheEngineRefusesIsToldSoAndTheWorkerStaysReady(t *testing.T) {
+func TestEngineRefusalKeepsTheWorkerReady(t *testing.T) {
+	// A request that the engine refuses gets its error.
 	const poison = 77
 	for name, tc := range map[string]struct {
 		why    error
@@ -54,7 +55,7 @@ func TestARequestThatTheEngineRefusesIsToldSoAndTheWorkerStaysReady(t *testing.T
 			require.Equal(t, tc.code, status.Code(refused.err), "%v", refused.err)
 			require.Equal(t, tc.reason, rpc.Reason(refused.err))
 			require.Contains(t, status.Convert(refused.err).Message(), "the engine's own words")
-			require.Equal(t, alone.ids, receive(t, beside).ids, "whoever was in the batch with it")
+			require.Equal(t, alone.ids, receive(t, beside).ids, "with other requests in the batch")
 			require.Equal(t, model.Ready, w.manager.Loaded()[0].State)
 			require.Equal(t, alone.ids, w.generate(ctx, t, prompted("Once upon a time", 50)).ids)
 		})

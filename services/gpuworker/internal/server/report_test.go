@@ -15,11 +15,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
-	"github.com/millrace/millrace/internal/modeltest"
+	"github.com/millrace/millrace/internal/repotest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestEverythingADeviceSaysOfItselfIsInTheReport(t *testing.T) {
+func TestReportHasEveryFieldOfTheDevice(t *testing.T) {
 	d := deviceOf(engine.DeviceInfo{
 		Kind: "cuda", Name: "a GPU", UUID: "GPU-1", BytesTotal: 1, BytesFree: 2, BytesUsed: [engine.PurposeCount]uint64{3, 4, 5, 6},
 		BytesPooled: 7, PoolHits: 8, PoolMisses: 9, LiveBuffers: 10, FailedFrees: 11, TemperatureC: ptr(12), PowerMW: ptr(13),
@@ -38,7 +38,8 @@ func TestEverythingADeviceSaysOfItselfIsInTheReport(t *testing.T) {
 	}, d), "%v", d)
 }
 
-func TestWhatADeviceDoesNotKnowIsUnsetAndNot0(t *testing.T) {
+func TestUnknownReadingsAreUnset(t *testing.T) {
+	// Unset, and not 0.
 	d := deviceOf(engine.DeviceInfo{Kind: "sim"}, 0)
 	require.Nil(t, d.TemperatureCelsius)
 	require.Nil(t, d.PowerMilliwatts)
@@ -51,7 +52,7 @@ func TestWhatADeviceDoesNotKnowIsUnsetAndNot0(t *testing.T) {
 	require.NotNil(t, known.TemperatureCelsius)
 }
 
-func TestTheAgeOfACheckIsUnsetBeforeTheFirst(t *testing.T) {
+func TestAgeOfACheckIsUnsetBeforeTheFirst(t *testing.T) {
 	m := statusOfModel(model.Status{Name: "m", State: model.Ready}, 0)
 	require.Nil(t, m.GetVerifiedAge())
 	require.Nil(t, m.GetVerifyInterval(), "none are wanted")
@@ -62,8 +63,9 @@ func TestTheAgeOfACheckIsUnsetBeforeTheFirst(t *testing.T) {
 	require.Nil(t, m.GetVerifiedAge())
 }
 
-// A model has no loop while it is loaded, and none if its load failed and the device keeps its memory.
-func TestAModelWithoutALoopIsNoneThatSteps(t *testing.T) {
+func TestModelWithoutALoopHasNoProgress(t *testing.T) {
+	// A model has no loop while it is loaded, and none if its load failed and the device keeps its
+	// memory.
 	busy := model.Status{Name: "busy", State: model.Ready, Digest: engine.Digest{1}, Runner: engine.RunnerConfig{MaxSequences: 2}, Steps: batch.Stats{
 		Steps: 7, RunningStepAge: time.Second, StepBound: 2 * time.Second, Running: 1, Waiting: 2, TotalBlocks: 10, FreeBlocks: 0,
 	}}
@@ -81,16 +83,16 @@ func TestAModelWithoutALoopIsNoneThatSteps(t *testing.T) {
 	require.EqualValues(t, 10, load.GetTotalBlocks())
 	require.Zero(t, load.GetFreeBlocks())
 
-	told := loadOf(all, engine.DeviceInfo{})
-	require.Equal(t, told.KVBlocks, told.HeldBlocks, "a full cache is full beside one of no use")
-	require.Equal(t, told.Places, told.Waiting)
+	balancer := loadOf(all, engine.DeviceInfo{})
+	require.Equal(t, balancer.KVBlocks, balancer.HeldBlocks, "the cache of a failed model does not count")
+	require.Equal(t, balancer.Places, balancer.Waiting)
 
 	require.Empty(t, statusOfModel(never, 0).GetModelDigest())
 	require.Empty(t, statusOfModel(never, 0).GetLoaded().GetModelDigest())
 	require.Len(t, statusOfModel(busy, 0).GetModelDigest(), 64)
 }
 
-func TestCountersOfLoopsOutliveThem(t *testing.T) {
+func TestCountersOutliveTheirLoops(t *testing.T) {
 	loop := func(name string, n uint64) model.Status {
 		return model.Status{Name: name, Steps: batch.Stats{
 			GeneratedTokens: n, PrefilledTokens: 2 * n, Cancelled: 3 * n, Preempted: 4 * n, StepsAfterCancel: 5 * n,
@@ -124,8 +126,8 @@ func TestCountersOfLoopsOutliveThem(t *testing.T) {
 	require.False(t, math.IsNaN(r.load(nil).GetTokensPerSecond()))
 }
 
-func TestTheContractNamesEveryCheck(t *testing.T) {
-	contract, err := os.ReadFile(modeltest.Path("proto/millrace/v1/worker.proto"))
+func TestContractNamesEveryCheck(t *testing.T) {
+	contract, err := os.ReadFile(repotest.Path("proto/millrace/v1/worker.proto"))
 	require.NoError(t, err)
 	_, text, found := strings.Cut(string(contract), "message HealthCheck {")
 	require.True(t, found)

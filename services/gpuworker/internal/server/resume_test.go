@@ -20,15 +20,16 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// delivered is what a client has of a stream that broke after k tokens of an output, and the bytes of their text: the rest of
-// the stream has the others.
+// delivered returns the part of a stream that a client has if it broke after k tokens of an output,
+// and the bytes of their text.
 func delivered(o outcome, output uint32, k int, rest string) *pb.Resume {
 	return &pb.Resume{
 		OutputIndex: output, TokenIds: o.ids[output][:k], TextBytes: ptr(uint64(len(o.text[output]) - len(rest))),
 	}
 }
 
-func TestAResumedStreamIsTheRestOfTheWholeOneWhereverItBroke(t *testing.T) {
+func TestResumedStreamIsTheRestOfTheWhole(t *testing.T) {
+	// The stream breaks after every token in turn.
 	w := start(t, cpuDevice(t), "stories")
 	in := prompted("Once upon a time", 41)
 	in.Sampling.RepetitionPenalty, in.Sampling.MinP = ptr(float32(1.2)), ptr(float32(0.02))
@@ -52,7 +53,7 @@ func TestAResumedStreamIsTheRestOfTheWholeOneWhereverItBroke(t *testing.T) {
 		for _, e := range got.events {
 			require.Nil(t, e.GetPrompt(), "nothing of the prompt comes twice")
 		}
-		// The same with the bytes of text compared, and with one more.
+		// Again with the bytes of text, which must match.
 		again.Resume[0] = delivered(whole, 0, k, got.text[0])
 		require.NoError(t, w.generate(t.Context(), t, again).err)
 		*again.Resume[0].TextBytes++
@@ -65,7 +66,7 @@ func TestAResumedStreamIsTheRestOfTheWholeOneWhereverItBroke(t *testing.T) {
 
 func bitsOf(logprobs []float32) []uint32 { return bits(outcome{logprobs: logprobs}) }
 
-func TestContinuationsResumeEachFromItsOwnPlace(t *testing.T) {
+func TestEachOutputResumesWhereItBroke(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	in := prompted("The little dog", 20)
 	in.Sampling.NumSequences = ptr(int32(4))
@@ -81,14 +82,15 @@ func TestContinuationsResumeEachFromItsOwnPlace(t *testing.T) {
 	require.Equal(t, []uint32{20, 0, 7, 20}, got.started.GetResumedTokens())
 	require.Equal(t, map[uint32][]uint32{1: whole.ids[1], 2: whole.ids[2][7:]}, got.ids)
 	require.Equal(t, whole.text[1], got.text[1])
-	require.Len(t, got.finished, 3, "the end of one that was finished is not told again")
+	require.Len(t, got.finished, 3, "a finished output is not finished again")
 	require.Nil(t, got.finished[0])
 	for _, f := range got.finished {
 		require.Equal(t, uint32(20), f.GetUsage().GetCompletionTokens())
 	}
 }
 
-func TestAStreamThatWasOverIsEndedAndNothingIsComputed(t *testing.T) {
+func TestFinishedStreamResumesWithoutAStep(t *testing.T) {
+	// Nothing is computed for a stream whose outputs are all finished.
 	submitted := 0
 	w := start(t, enginetest.Intercept(cpuDevice(t), enginetest.Hooks{
 		Submit: func(*engine.Step) error { submitted++; return nil },
@@ -105,7 +107,7 @@ func TestAStreamThatWasOverIsEndedAndNothingIsComputed(t *testing.T) {
 			&pb.Finished{Reason: pb.FinishReason_FINISH_REASON_LENGTH}},
 		"the last token is a stop token": {func(r *pb.GenerateRequest) { r.Stopping.StopTokenIds = ids[8:9] },
 			&pb.Finished{Reason: pb.FinishReason_FINISH_REASON_STOP, Matched: &pb.Finished_StopTokenId{StopTokenId: ids[8]}}},
-		"its end was told, too": {func(r *pb.GenerateRequest) { r.Resume[0].Finished = true }, nil},
+		"its end was sent, too": {func(r *pb.GenerateRequest) { r.Resume[0].Finished = true }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NotContains(t, ids[:8], ids[8], "choose another seed")
@@ -129,7 +131,7 @@ func TestAStreamThatWasOverIsEndedAndNothingIsComputed(t *testing.T) {
 	}
 }
 
-func TestAResumeThatCannotBeIsRefusedByItsField(t *testing.T) {
+func TestBadResumeIsRefusedByItsField(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	for name, tc := range map[string]struct {
 		change func(*pb.GenerateRequest)
@@ -163,7 +165,7 @@ func TestAResumeThatCannotBeIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-func TestAResumeWithAnotherTextIsToldBothNumbers(t *testing.T) {
+func TestResumeMismatchHasBothByteCounts(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	in := prompted("Once upon a time", 5)
 	in.Resume = []*pb.Resume{{TokenIds: []uint32{300, 301}, TextBytes: ptr(uint64(999))}}
@@ -179,7 +181,7 @@ func TestAResumeWithAnotherTextIsToldBothNumbers(t *testing.T) {
 	require.NotEqual(t, "0", numbers["expected_text_bytes"])
 }
 
-func TestTheUsageOfAResumedCallThatMeetsItsDeadlineIsWhole(t *testing.T) {
+func TestUsageAtDeadlineIncludesResumedTokens(t *testing.T) {
 	w, _ := braked(t, "stories")
 	for deadline := 2 * time.Second; ; deadline *= 2 {
 		require.Less(t, deadline, hang)

@@ -13,7 +13,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestHowARequestStandsAmongOthersReachesTheStepLoop(t *testing.T) {
+func TestScheduleFieldsReachTheStepLoop(t *testing.T) {
 	in := prompted("Once upon a time", 5)
 	require.Equal(t, generate.Schedule{}, optionsOf(in, nil).Schedule)
 	in.Priority, in.FairnessId = ptr(int32(-3)), ptr("tenant 7")
@@ -21,7 +21,7 @@ func TestHowARequestStandsAmongOthersReachesTheStepLoop(t *testing.T) {
 	require.Equal(t, generate.Schedule{Priority: -3, Tenant: "tenant 7", Salt: "s\x00lt", Bypass: true}, optionsOf(in, nil).Schedule)
 }
 
-func TestTheNamesOfASharesOwnerAndOfACacheHaveLimits(t *testing.T) {
+func TestFairnessIDAndSaltHaveLimits(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	for name, tc := range map[string]struct {
 		change func(*pb.GenerateRequest)

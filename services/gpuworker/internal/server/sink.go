@@ -11,27 +11,27 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 )
 
-// sink sends the events of a generation, headers with the first.
+// sink sends the events of a generation to its caller.
 type sink struct {
-	stream   grpc.ServerStream   // bare: small events do not pile up before a reader that does not read
-	response *pb.ResponseOptions // of the request, whose other parts are not held
+	stream   grpc.ServerStream   // raw: it applies backpressure to small events when the caller is a slow consumer
+	response *pb.ResponseOptions // of the request, whose other parts are released
 	request  generate.Request
-	started  *pb.Started // what is known of it before it begins
+	started  *pb.Started // completed and sent by Started
 	finished func(batch.Reason)
 	meter    *auth.Meter
 }
 
-// Started implements generate.Sink. It sends the echoed prompt too, where no scores will carry it. A request that is resumed
-// has had its prompt.
-func (s *sink) Started(is generate.Started) error {
+// Started implements generate.Sink. It sends the echoed prompt too, unless its scores will carry
+// it. A request that resumes a stream has had its prompt.
+func (s *sink) Started(g generate.Started) error {
 	s.meter.Add(int64(len(s.request.Prompt)))
 	for _, r := range s.request.Resume {
-		if !r.Finished { // it is computed again as the prompt is
+		if !r.Finished { // its tokens are computed again like the prompt
 			s.meter.Add(int64(len(r.IDs)))
 		}
 	}
-	s.started.CachedTokens = uint32(is.Cached)
-	for _, n := range is.Resumed {
+	s.started.CachedTokens = uint32(g.Cached)
+	for _, n := range g.Resumed {
 		s.started.ResumedTokens = append(s.started.ResumedTokens, uint32(n))
 	}
 	err := s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: s.started}})
@@ -48,28 +48,30 @@ func (s *sink) Started(is generate.Started) error {
 	return nil
 }
 
-// maxEventBytes bounds one event of a generation. A message is sent whole, however slowly its caller reads, and one that does not move for
-// --send-stall ends the call: a small one moves even to a slow reader. Below 64 KiB it is in the part of the send budget that is for
-// streams of tokens.
+// maxEventBytes bounds one event of a generation. A message is sent whole, and a message that does
+// not move for --send-stall ends the call: a small one moves even to a slow consumer. Messages
+// below 64 KiB count in the part of the send budget that is for streams of tokens.
 const maxEventBytes = 60 << 10
 
+// Bytes on the wire, at most.
 const (
-	idMost        = 5             // bytes of a token id on the wire, at most
-	candidateMost = 2 + 1 + 5 + 5 // of a candidate: tag and length, id, logprob
-	detailMost    = 3 + 5 + 6 + 6 // of a TokenDetail without candidates: tag and length, logprob, rank, text_bytes
+	maxIDBytes        = 5
+	maxCandidateBytes = 2 + 1 + 5 + 5 // tag and length, id, logprob
+	maxDetailBytes    = 3 + 5 + 6 + 6 // without candidates: tag and length, logprob, rank, text_bytes
 )
 
-// rowMost is the most bytes that a token takes of an event, its text aside, with or without a detail of so many candidates.
-func rowMost(detailed bool, candidates int) int {
+// maxRowBytes bounds the bytes of a token in an event, without its text. detailed is whether it
+// has a TokenDetail.
+func maxRowBytes(detailed bool, candidates int) int {
 	if !detailed {
-		return idMost
+		return maxIDBytes
 	}
-	return idMost + detailMost + candidates*candidateMost
+	return maxIDBytes + maxDetailBytes + candidates*maxCandidateBytes
 }
 
-// sendPrompt sends count prompt tokens from an index on, in as many events as they need.
+// sendPrompt sends count prompt tokens from an index on, in events of at most maxEventBytes.
 func (s *sink) sendPrompt(from int, details []*pb.TokenDetail, count int) error {
-	most := maxEventBytes / rowMost(details != nil, int(s.response.GetPromptLogprobs()))
+	most := maxEventBytes / maxRowBytes(details != nil, int(s.response.GetPromptLogprobs()))
 	for ; count > most; count -= most {
 		var head []*pb.TokenDetail
 		if details != nil {
@@ -115,11 +117,11 @@ func (s *sink) Tokens(t generate.Tokens) error {
 	return s.sendTokens(t)
 }
 
-// sendTokens sends a run of tokens, in halves where it may be above maxEventBytes.
+// sendTokens sends a run of tokens, in halves if its event may be larger than maxEventBytes.
 func (s *sink) sendTokens(t generate.Tokens) error {
 	r := s.response
 	detailed := r.GetOutputLogprobs() || r.GetOutputCandidates() > 0
-	if n := len(t.Rows); n > 1 && n*rowMost(detailed, int(r.GetOutputCandidates()))+len(t.Text) > maxEventBytes {
+	if n := len(t.Rows); n > 1 && n*maxRowBytes(detailed, int(r.GetOutputCandidates()))+len(t.Text) > maxEventBytes {
 		head, rest := halves(t)
 		if err := s.sendTokens(head); err != nil {
 			return err
@@ -139,16 +141,16 @@ func (s *sink) sendTokens(t generate.Tokens) error {
 	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
 }
 
-// halves cuts a run of tokens in two, each with the text that its tokens complete.
+// halves cuts a run of tokens in two, each with the text of its tokens.
 func halves(t generate.Tokens) (head, rest generate.Tokens) {
-	at, bytes := len(t.Rows)/2, 0
-	for _, n := range t.TextBytes[:at] {
+	mid, bytes := len(t.Rows)/2, 0
+	for _, n := range t.TextBytes[:mid] {
 		bytes += n
 	}
 	head, rest = t, t
-	head.Rows, head.TextBytes, head.Text = t.Rows[:at], t.TextBytes[:at], t.Text[:bytes]
-	rest.Rows, rest.TextBytes, rest.Text = t.Rows[at:], t.TextBytes[at:], t.Text[bytes:]
-	rest.TokenIndex += at
+	head.Rows, head.TextBytes, head.Text = t.Rows[:mid], t.TextBytes[:mid], t.Text[:bytes]
+	rest.Rows, rest.TextBytes, rest.Text = t.Rows[mid:], t.TextBytes[mid:], t.Text[bytes:]
+	rest.TokenIndex += mid
 	return head, rest
 }
 

@@ -13,7 +13,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// eventLog is a stream that keeps what is sent.
+// eventLog is a stream that records its messages.
 type eventLog struct {
 	grpc.ServerStream
 	events []*pb.GenerateResponse
@@ -24,7 +24,7 @@ func (l *eventLog) SendMsg(m any) error {
 	return nil
 }
 
-// costly is n rows whose numbers take the most bytes on the wire, with candidates.
+// costly returns n rows with candidates whose numbers take the most bytes on the wire.
 func costly(n, candidates int) []engine.RowResult {
 	rows := make([]engine.RowResult, n)
 	for i := range rows {

@@ -9,66 +9,72 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// snapshot is what the worker tells of itself from one pulse to the next. Nothing in it changes, and any number of health
-// streams send from it.
+// snapshot is the worker's state at one pulse. It is immutable, so that all subscribers send from
+// the same one.
 type snapshot struct {
-	report *pb.WorkerReport
-	parts  parts
-	at     time.Time // of the look
-	over   bool      // the worker drains and no request is left: health streams end
-	// changed is closed when a snapshot is out that differs in what is urgent.
+	report    *pb.WorkerReport
+	revisions revisions
+	at        time.Time // of the assessment
+	extension Extension // has a part in the report; nil: none has
+	last      bool      // the worker stops and no request is left: health streams end
+	// changed is closed when a snapshot is published whose urgent parts differ.
 	changed <-chan struct{}
 }
 
-// parts counts how often the parts of the report have changed: where the counts of two snapshots are equal, the parts are.
-type parts struct {
-	urgent   urgent
-	counts   uint64 // ledger and load: told at a scheduler's interval
-	readings uint64 // what moves all the time in them: the same, and nobody decides anew for it
-	ages     uint64 // of models and codebooks, and in the texts of checks: as readings are
+// revisions counts the changes of each part of the report. A part is equal in two snapshots if its
+// count is.
+type revisions struct {
+	urgent   urgentRevisions
+	counts   uint64 // device memory and load: sent at a subscriber's interval
+	readings uint64 // their readings, which change at every pulse: likewise, and routing does not depend on them
+	ages     uint64 // of models and the extension, and in the texts of checks: sent as readings are
 }
 
-// urgent is what routing needs at once.
-type urgent struct{ state, checks, models, files, vectors, over uint64 }
+// urgentRevisions are the parts that routing needs at once.
+type urgentRevisions struct{ state, checks, models, files, extension, last uint64 }
 
-// next are the parts of a snapshot that follows another one.
-func (p parts) next(last, now *snapshot) parts {
-	was, is := last.report, now.report
-	bump := func(n *uint64, same bool) {
+// next returns the revisions of the snapshot that follows another one.
+func (v revisions) next(last, next *snapshot) revisions {
+	a, b := last.report, next.report
+	count := func(n *uint64, same bool) {
 		if !same {
 			*n++
 		}
 	}
-	bump(&p.urgent.state, was.GetState() == is.GetState())
-	bump(&p.urgent.checks, slices.EqualFunc(was.GetChecks(), is.GetChecks(), func(a, b *pb.HealthCheck) bool {
+	count(&v.urgent.state, a.GetState() == b.GetState())
+	count(&v.urgent.checks, slices.EqualFunc(a.GetChecks(), b.GetChecks(), func(a, b *pb.HealthCheck) bool {
 		return a.GetName() == b.GetName() && a.GetOk() == b.GetOk()
 	}))
-	bump(&p.urgent.models, slices.EqualFunc(was.GetModels(), is.GetModels(), func(a, b *pb.ModelStatus) bool {
+	count(&v.urgent.models, slices.EqualFunc(a.GetModels(), b.GetModels(), func(a, b *pb.ModelStatus) bool {
 		return proto.Equal(steadyModel(a), steadyModel(b))
 	}))
-	bump(&p.urgent.files, slices.EqualFunc(was.GetFiles(), is.GetFiles(), same))
-	bump(&p.urgent.vectors, proto.Equal(steadyVectors(was.GetVectors()), steadyVectors(is.GetVectors())))
-	bump(&p.urgent.over, last.over == now.over)
-	bump(&p.counts, proto.Equal(steadyDevice(was.GetDevice()), steadyDevice(is.GetDevice())) &&
-		proto.Equal(steadyLoad(was.GetLoad()), steadyLoad(is.GetLoad())))
-	bump(&p.readings, proto.Equal(was.GetDevice(), is.GetDevice()) && proto.Equal(was.GetLoad(), is.GetLoad()))
-	bump(&p.ages, slices.EqualFunc(was.GetModels(), is.GetModels(), same) &&
-		slices.EqualFunc(was.GetChecks(), is.GetChecks(), same) && proto.Equal(was.GetVectors(), is.GetVectors()))
-	return p
+	count(&v.urgent.files, slices.EqualFunc(a.GetFiles(), b.GetFiles(), same))
+	steady, whole := true, true
+	if next.extension != nil {
+		steady, whole = next.extension.Same(a, b)
+	}
+	count(&v.urgent.extension, steady)
+	count(&v.urgent.last, last.last == next.last)
+	count(&v.counts, proto.Equal(steadyDevice(a.GetDevice()), steadyDevice(b.GetDevice())) &&
+		proto.Equal(steadyLoad(a.GetLoad()), steadyLoad(b.GetLoad())))
+	count(&v.readings, proto.Equal(a.GetDevice(), b.GetDevice()) && proto.Equal(a.GetLoad(), b.GetLoad()))
+	count(&v.ages, slices.EqualFunc(a.GetModels(), b.GetModels(), same) &&
+		slices.EqualFunc(a.GetChecks(), b.GetChecks(), same) && whole)
+	return v
 }
 
 func same[M proto.Message](a, b M) bool { return proto.Equal(a, b) }
 
-// steadyDevice is a device without its readings. A field that is not named here is steady, so that a new one is told as a
-// change until somebody thinks of it.
+// steadyDevice returns a device without its readings. A field that is not named here counts as
+// steady, so that a new field is sent as a change until it is added here.
 func steadyDevice(d *pb.DeviceStatus) *pb.DeviceStatus {
 	d = proto.CloneOf(d)
 	d.TemperatureCelsius, d.PowerMilliwatts, d.PhysicalBytesFree = nil, nil, nil
 	return d
 }
 
-// steadyLoad is a load without what grows with every token, or with time alone: how long requests wait is decided by how many
-// do and how much they bring.
+// steadyLoad returns a load without the fields that change with every token or with time. The
+// queue's age is one of them: routing depends on how many requests wait and on their tokens.
 func steadyLoad(l *pb.LoadStatus) *pb.LoadStatus {
 	l = proto.CloneOf(l)
 	l.TokensPerSecond, l.PrefillTokensPerSecond, l.GeneratedTokens, l.CachedTokens, l.QueueAge = 0, 0, 0, 0, nil
@@ -78,33 +84,33 @@ func steadyLoad(l *pb.LoadStatus) *pb.LoadStatus {
 	return l
 }
 
-// steadyModel is a model without its ages.
+// steadyModel returns a model without its ages.
 func steadyModel(m *pb.ModelStatus) *pb.ModelStatus {
 	m = proto.CloneOf(m)
 	m.VerifiedAge, m.IdleAge = nil, nil
 	return m
 }
 
-// delta is what a scheduler that has been told the parts in was must be told.
-func (n *snapshot) delta(was parts) *pb.WorkerDelta {
-	r, is := n.report, n.parts
+// delta returns the changes for a subscriber that has the parts with the revisions in have.
+func (s *snapshot) delta(have revisions) *pb.WorkerDelta {
+	r, v := s.report, s.revisions
 	d := &pb.WorkerDelta{
 		Device: r.GetDevice(), Load: r.GetLoad(), Progress: r.GetProgress(),
-		ReadingsOnly: was.urgent == is.urgent && was.counts == is.counts,
+		ReadingsOnly: have.urgent == v.urgent && have.counts == v.counts,
 	}
-	if was.urgent.state != is.urgent.state {
+	if have.urgent.state != v.urgent.state {
 		d.State = r.GetState()
 	}
-	if was.ages != is.ages || was.urgent.checks != is.urgent.checks {
+	if have.ages != v.ages || have.urgent.checks != v.urgent.checks {
 		d.Checks, d.ChecksChanged = r.GetChecks(), true
 	}
-	if was.ages != is.ages || was.urgent.models != is.urgent.models {
+	if have.ages != v.ages || have.urgent.models != v.urgent.models {
 		d.Models, d.ModelsChanged = r.GetModels(), true
 	}
-	if was.ages != is.ages || was.urgent.vectors != is.urgent.vectors {
-		d.Vectors = r.GetVectors()
+	if s.extension != nil && (have.ages != v.ages || have.urgent.extension != v.urgent.extension) {
+		s.extension.Delta(d, r)
 	}
-	if was.urgent.files != is.urgent.files {
+	if have.urgent.files != v.urgent.files {
 		d.Files, d.FilesChanged = r.GetFiles(), true
 	}
 	return d

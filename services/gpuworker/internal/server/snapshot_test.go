@@ -12,8 +12,8 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// TestEveryFieldOfALoadIsAReadingOrAChange names the readings: whoever adds a field decides here.
-func TestEveryFieldOfALoadIsAReadingOrAChange(t *testing.T) {
+func TestEveryFieldOfALoadIsAReadingOrACount(t *testing.T) {
+	// A new field must be added here or counts as a change.
 	readings := []protoreflect.Name{
 		"tokens_per_second", "prefill_tokens_per_second", "generated_tokens", "cached_tokens", "queue_age",
 	}
@@ -21,10 +21,10 @@ func TestEveryFieldOfALoadIsAReadingOrAChange(t *testing.T) {
 		t.Helper()
 		last := &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: &pb.LoadStatus{Models: []*pb.ModelLoad{{}}}}}
 		now := &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: load}}
-		parts := last.parts.next(last, now)
-		require.EqualValues(t, 1, parts.readings, "it is told")
-		require.Zero(t, parts.urgent, "it can wait")
-		return parts.counts == 0
+		revisions := last.revisions.next(last, now)
+		require.EqualValues(t, 1, revisions.readings, "it is sent")
+		require.Zero(t, revisions.urgent, "it can wait")
+		return revisions.counts == 0
 	}
 	for field, load := range eachField(&pb.LoadStatus{Models: []*pb.ModelLoad{{}}}) {
 		require.Equal(t, slices.Contains(readings, field), isReading(load), "%s", field)
@@ -34,7 +34,7 @@ func TestEveryFieldOfALoadIsAReadingOrAChange(t *testing.T) {
 	}
 }
 
-// eachField is a message once for each of its fields, with that one set to something else.
+// eachField yields a message once for each of its fields, with that field changed.
 func eachField[M proto.Message](of M) iter.Seq2[protoreflect.Name, M] {
 	return func(yield func(protoreflect.Name, M) bool) {
 		fields := of.ProtoReflect().Descriptor().Fields()

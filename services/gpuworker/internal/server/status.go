@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,41 +14,54 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/embed"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/guide"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
-	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Sentinels of this edge.
+// Sentinels of this package.
 var (
 	errExpectation = errors.New("an expectation of the request does not hold")
 	errDeadline    = errors.New("the deadline is reached")
-	errDrained     = errors.New("the worker drains, and the time that an operator gave what runs is over")
+	errDrained     = errors.New("the worker drains, and the time that an operator gave running calls is over")
 )
 
-// row says what becomes of a sentinel.
-type row struct {
-	sentinel error
-	code     codes.Code
-	reason   string
-	retry    time.Duration
+// Row maps a sentinel to a status.
+type Row struct {
+	Sentinel error
+	Code     codes.Code
+	Reason   string
+	Retry    time.Duration
 }
 
-// table turns every sentinel of the core into a status; the first that matches wins, so wrappers stand before what
-// they wrap.
-var table = []row{
-	{prompt.ErrNoTokens, codes.InvalidArgument, reason.NoTokens, 0},
+// Statuses has the rows that a service of another package adds to the table of this one.
+type Statuses struct {
+	Rows []Row
+	// Details returns the numbers and the violations that an error carries; nil for most.
+	Details func(err error) (numbers map[string]string, violations []rpc.Violation)
+}
+
+// endings has the errors with which any call may end early. They are matched first.
+var endings = []Row{
 	{errDrained, codes.Unavailable, reason.WorkerDraining, 0},
 	{errDeadline, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
 	{context.Canceled, codes.Canceled, reason.Cancelled, 0},
+}
+
+// table maps every sentinel of the library to a status. The first row that matches is used, so a
+// sentinel must come before those that it may wrap.
+var table = []Row{
+	{prompt.ErrNoEnd, codes.InvalidArgument, reason.InvalidArgument, 0},
+	{prompt.ErrNoTokens, codes.InvalidArgument, reason.NoTokens, 0},
 	{batch.ErrCancelled, codes.Canceled, reason.Cancelled, 0},
 	{prompt.ErrNoTokenizer, codes.FailedPrecondition, reason.NoTokenizer, 0},
 	{prompt.ErrNoSuchTemplate, codes.InvalidArgument, reason.NoSuchTemplate, 0},
@@ -56,6 +70,9 @@ var table = []row{
 	{prompt.ErrContext, codes.FailedPrecondition, reason.ContextTooShort, 0},
 	{generate.ErrResumeTooLong, codes.InvalidArgument, reason.ResumeTooLong, 0},
 	{generate.ErrResume, codes.InvalidArgument, reason.InvalidArgument, 0},
+	{embed.ErrNotAReranker, codes.FailedPrecondition, reason.NotAReranker, 0},
+	{embed.ErrNoInstruction, codes.InvalidArgument, reason.InvalidArgument, 0},
+	{errRerankOnly, codes.FailedPrecondition, reason.RerankerOnly, 0},
 	{errExpectation, codes.FailedPrecondition, reason.ExpectationFailed, 0},
 
 	{model.ErrStopped, codes.Unavailable, reason.WorkerStopping, 0},
@@ -74,28 +91,14 @@ var table = []row{
 	{model.ErrCorrupt, codes.DataLoss, reason.ResidentTensorDiffers, 0},
 	{model.ErrPanicked, codes.Internal, reason.Panic, 0},
 
-	{vectors.ErrStopped, codes.Unavailable, reason.WorkerStopping, 0},
-	{vectors.ErrName, codes.InvalidArgument, reason.BadCodebookName, 0},
-	{vectors.ErrExists, codes.AlreadyExists, reason.CodebookExists, 0},
-	{vectors.ErrNotFound, codes.NotFound, reason.UnknownCodebook, 0},
-	{vectors.ErrNotLoaded, codes.NotFound, reason.CodebookNotLoaded, 0},
-	{vectors.ErrDigest, codes.FailedPrecondition, reason.CodebookDigestMismatch, 0},
-	{vectors.ErrFailed, codes.Unavailable, reason.CodebookOutOfService, 0},
-	{vectors.ErrFile, codes.FailedPrecondition, reason.InvalidCodebookFile, 0},
-	{vectors.ErrWrite, codes.Internal, reason.CodebookNotWritten, 0},
-	{vectors.ErrCorrupt, codes.DataLoss, reason.ResidentCodebookDiffers, 0},
-	{vectors.ErrNoFit, codes.ResourceExhausted, reason.DoesNotFit, 0},
-	{vectors.ErrNoTrainings, codes.Unavailable, reason.NoTrainings, 0},
-	{vectors.ErrTooMany, codes.ResourceExhausted, reason.TooManyTrainings, 5 * time.Second},
-	{vectors.ErrInput, codes.InvalidArgument, reason.BadTrainingInput, 0},
-	{vectors.ErrCheckpoint, codes.FailedPrecondition, reason.CheckpointMismatch, 0},
-
 	{arch.ErrInvalidModel, codes.FailedPrecondition, reason.InvalidModelFile, 0},
 	{batch.ErrTooLong, codes.InvalidArgument, reason.PromptTooLong, 0},
 	{batch.ErrFull, codes.ResourceExhausted, reason.WorkerFull, time.Second},
 	{batch.ErrQueueTimeout, codes.ResourceExhausted, reason.QueueTimeout, time.Second},
 	{batch.ErrBadLogits, codes.Internal, reason.BadLogits, 0},
 	{batch.ErrNoToken, codes.FailedPrecondition, reason.NoTokenLeft, 0},
+	{guide.ErrWork, codes.FailedPrecondition, reason.GrammarTooAmbiguous, 0},
+	{batch.ErrGuide, codes.FailedPrecondition, reason.NoTokenLeft, 0},
 	{batch.ErrSlowReader, codes.ResourceExhausted, reason.SlowReader, 0},
 	{batch.ErrStepFailed, codes.Internal, reason.StepFailed, 0},
 	{batch.ErrClosed, codes.Unavailable, reason.ModelUnloaded, 0},
@@ -127,22 +130,31 @@ var table = []row{
 	{engine.ErrDevice, codes.Internal, reason.DeviceFailed, 0},
 }
 
-// statusOf gives an error of the core its status. One that already is a status passes.
-func statusOf(err error) error {
+// statusOf returns the status of an error of the library. It returns an error that already is a
+// status unchanged.
+func statusOf(err error) error { return StatusOf(err, Statuses{}) }
+
+// StatusOf returns the status of an error of the library, or of a package that has rows in more. It
+// returns an error that already is a status unchanged.
+func StatusOf(err error, more Statuses) error {
 	if err == nil {
 		return nil
 	}
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	f := rpc.Fault{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: reason.Internal, Message: err.Error()}
-	for _, r := range table {
-		if errors.Is(err, r.sentinel) {
-			f.Code, f.Reason, f.RetryAfter = r.code, r.reason, r.retry
+	f := rpc.Error{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: reason.Internal, Message: err.Error()}
+	for _, rows := range [][]Row{endings, more.Rows, table} {
+		i := slices.IndexFunc(rows, func(r Row) bool { return errors.Is(err, r.Sentinel) })
+		if i >= 0 {
+			f.Code, f.Reason, f.RetryAfter = rows[i].Code, rows[i].Reason, rows[i].Retry
 			break
 		}
 	}
 	f.Metadata, f.Violations = numbersOf(err), violationsOf(err)
+	if more.Details != nil && f.Metadata == nil && f.Violations == nil {
+		f.Metadata, f.Violations = more.Details(err)
+	}
 	var fit *model.FitError
 	if errors.As(err, &fit) {
 		f.RetryAfter = fit.RoomIn
@@ -150,12 +162,12 @@ func statusOf(err error) error {
 	return f.Err()
 }
 
-// numbersOf are the numbers that an error of the core carries; nil for most.
+// numbersOf returns the numbers of an error of the library, as metadata of its status. Most errors
+// have none.
 func numbersOf(err error) map[string]string {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	var fit *model.FitError
 	var text *generate.TextError
-	var short *vectors.FitError
 	var wait *batch.WaitError
 	var context *prompt.ContextError
 	var options *model.OptionsError
@@ -176,11 +188,6 @@ func numbersOf(err error) map[string]string {
 		return map[string]string{
 			"waited_ms": strconv.FormatInt(wait.Waited.Milliseconds(), 10), "max_queue_time_ms": strconv.FormatInt(wait.Most.Milliseconds(), 10),
 		}
-	case errors.As(err, &short):
-		return map[string]string{
-			"needed_bytes": number(short.Needed), "free_bytes": number(short.Free), "spool_bytes": number(short.Spool),
-			"free_spool_bytes": number(short.FreeSpool), "host_bytes": number(short.Host), "free_host_bytes": number(short.FreeHost),
-		}
 	case errors.As(err, &fit):
 		var idle []string
 		for _, m := range fit.Idle {
@@ -199,12 +206,8 @@ func numbersOf(err error) map[string]string {
 	return nil
 }
 
-// violationsOf is the field that an error of the core complains of; nil for most.
+// violationsOf returns the field that an error of the library is about. Most errors have none.
 func violationsOf(err error) []rpc.Violation {
-	var in *vectors.InputError
-	if errors.As(err, &in) {
-		return []rpc.Violation{{Field: in.Field, Description: in.Problem}}
-	}
 	var resume *generate.ResumeError
 	if !errors.As(err, &resume) {
 		return nil
@@ -214,7 +217,7 @@ func violationsOf(err error) []rpc.Violation {
 	}}
 }
 
-// invalid refuses a request with every violation.
+// invalid returns a status with every violation, and nil without violations.
 func invalid(violations []rpc.Violation) error {
 	if len(violations) == 0 {
 		return nil
@@ -228,15 +231,7 @@ func invalid(violations []rpc.Violation) error {
 		}
 		text += " " + v.Field + ": " + v.Description
 	}
-	return rpc.Fault{
+	return rpc.Error{
 		Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: reason.InvalidArgument, Message: text, Violations: violations,
-	}.Err()
-}
-
-// notBuilt refuses fields or methods that later work will give a meaning.
-func notBuilt(names string) error {
-	return rpc.Fault{
-		Code: codes.Unimplemented, Domain: rpc.WorkerDomain, Reason: reason.NotBuilt,
-		Message: "not built yet: " + names + "; leave it unset", Metadata: map[string]string{"fields": names},
 	}.Err()
 }

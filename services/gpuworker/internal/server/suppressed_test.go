@@ -10,21 +10,22 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/model"
-	"github.com/millrace/millrace/internal/modeltest"
+	"github.com/millrace/millrace/gpuworker/modeltest"
+	"github.com/millrace/millrace/internal/repotest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// edit puts a copy of the stories model with other metadata into the worker's folder, and loads it.
+// edit loads a copy of the stories model with changed metadata.
 func (w *worker) edit(t *testing.T, name string, metadata map[string]any) {
 	t.Helper()
-	modeltest.WithMetadata(t, modeltest.Path("models/stories.gguf"), filepath.Join(w.dir, name+".gguf"), metadata)
+	modeltest.WithMetadata(t, repotest.Path("testdata/models/stories-5m-q8_0.gguf"), filepath.Join(w.dir, name+".gguf"), metadata)
 	_, _, err := w.manager.Load(t.Context(), name, model.Options{}, nil)
 	require.NoError(t, err)
 }
 
-// listed is what ListModels reports of a model.
+// listed returns the model in the response of ListModels.
 func (w *worker) listed(t *testing.T, name string) *pb.ModelInfo {
 	t.Helper()
 	out, err := w.models.ListModels(t.Context(), &pb.ListModelsRequest{})
@@ -38,7 +39,7 @@ func (w *worker) listed(t *testing.T, name string) *pb.ModelInfo {
 	return nil
 }
 
-func TestSuppressedTokensOfAFileAreNeverMade(t *testing.T) {
+func TestSuppressedTokensAreNeverGenerated(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	in := prompted("Once upon a time", 24)
 	plain := w.generate(t.Context(), t, in)
@@ -72,7 +73,7 @@ func TestSuppressedTokensOfAFileAreNeverMade(t *testing.T) {
 	require.Equal(t, reason.NoTokenLeft, rpc.Reason(none.err))
 }
 
-func TestAModelOfNoVocabWorksByTokenIDs(t *testing.T) {
+func TestModelWithoutVocabularyTakesTokenIDs(t *testing.T) {
 	w := start(t, cpuDevice(t), "stories")
 	for name, kind := range map[string]string{"bare": "no_vocab", "none": "none"} {
 		w.edit(t, name, map[string]any{"tokenizer.ggml.model": kind, "tokenizer.ggml.tokens": nil, "llama.vocab_size": nil})

@@ -21,9 +21,11 @@ import (
 )
 
 const (
-	// idBytes is the least that a token takes of a TokenizeResponse: a byte of its id, and tag and length of its piece.
+	// idBytes is the least that a token takes of a TokenizeResponse: a byte of its id, and tag and
+	// length of its piece.
 	idBytes = 3
-	// idMemory is the memory of a token's id and of the header of its piece, whose bytes are the vocabulary's.
+	// idMemory is the memory of a token's id and of its piece's slice header. The piece's bytes
+	// belong to the vocabulary.
 	idMemory = 4 + 24
 )
 
@@ -51,10 +53,11 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 		out.Rendered, input.Text, special.SpecialWithin = rendered.Text, rendered.Text, rendered.Own
 	}
 	set(&special.AddSpecial, in.AddSpecial)
-	if in.ParseSpecial != nil { // everywhere or nowhere, in template and messages alike
+	if in.ParseSpecial != nil { // it holds for the template and the messages alike
 		special.ParseSpecial, special.SpecialWithin = in.GetParseSpecial(), nil
 	}
-	// A text too long for any response is refused here; one that has too many ids after all is not encoded to its end.
+	// Refuse a text that is too long for any response before it is encoded. The encoder stops at
+	// MaxIDs.
 	fewest := len(input.Text) / max(inst.Tokenizer.LongestPiece(), 1)
 	if least := len(input.Text) + len(out.Rendered) + fewest*idBytes; least > textlimit.Bytes {
 		return nil, tooLarge(least)
@@ -69,7 +72,7 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 	if bytes > textlimit.Bytes {
 		return nil, tooLarge(bytes)
 	}
-	if err := rpc.HoldResponse(ctx, int64(bytes+len(out.Rendered)+idMemory*len(ids)), rpc.WorkerDomain); err != nil {
+	if err := rpc.ReserveResponse(ctx, int64(bytes+len(out.Rendered)+idMemory*len(ids)), rpc.WorkerDomain); err != nil {
 		return nil, err
 	}
 	out.TokenIds, out.Pieces = make([]uint32, len(ids)), make([][]byte, len(ids))
@@ -82,13 +85,13 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 
 // checkTokenize returns the violations of a request that do not depend on its model.
 func checkTokenize(in *pb.TokenizeRequest) []rpc.Violation {
-	c := &checker{}
+	c := &Checker{}
 	if in.GetModel() == "" {
-		c.add("model", "is required: the name of a loaded model")
+		c.Add("model", "is required: the name of a loaded model")
 	}
 	switch input := in.GetInput().(type) {
 	case nil:
-		c.add("input", "one of text and chat is required")
+		c.Add("input", "one of text and chat is required")
 	case *pb.TokenizeRequest_Chat:
 		c.chat(input.Chat)
 	}
@@ -96,7 +99,7 @@ func checkTokenize(in *pb.TokenizeRequest) []rpc.Violation {
 	return c.violations
 }
 
-// tokenizeBytes is the size of a TokenizeResponse on the wire.
+// tokenizeBytes returns the size of a TokenizeResponse on the wire.
 func tokenizeBytes(t *tokenizer.Tokenizer, ids []int32, rendered string) int {
 	packed, sum := 0, 0
 	for _, id := range ids {
@@ -114,9 +117,9 @@ func tokenizeBytes(t *tokenizer.Tokenizer, ids []int32, rendered string) int {
 
 // Detokenize implements InferenceService.
 func (s *Server) Detokenize(ctx context.Context, in *pb.DetokenizeRequest) (*pb.DetokenizeResponse, error) {
-	c := &checker{}
+	c := &Checker{}
 	if in.GetModel() == "" {
-		c.add("model", "is required: the name of a loaded model")
+		c.Add("model", "is required: the name of a loaded model")
 	}
 	c.fairnessID(in.GetFairnessId())
 	if err := invalid(c.violations); err != nil {
@@ -135,14 +138,14 @@ func (s *Server) Detokenize(ctx context.Context, in *pb.DetokenizeRequest) (*pb.
 	if least := detokenizeBytes(fewest); least > textlimit.Bytes {
 		return nil, tooLarge(least)
 	}
-	if err := rpc.HoldResponse(ctx, int64(most+4*len(in.GetTokenIds())), rpc.WorkerDomain); err != nil {
+	if err := rpc.ReserveResponse(ctx, int64(most+4*len(in.GetTokenIds())), rpc.WorkerDomain); err != nil {
 		return nil, err
 	}
-	slot, err := s.encoder.Acquire(ctx, in.GetFairnessId(), len(in.GetTokenIds()))
+	releaseSlot, err := s.encoder.Acquire(ctx, in.GetFairnessId(), len(in.GetTokenIds()))
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	defer slot()
+	defer releaseSlot()
 	text, err := inst.Tokenizer.Decode(tokens(in.GetTokenIds()), tokenizer.DecodeOptions{ShowSpecial: in.GetRenderSpecial()})
 	if err != nil {
 		return nil, statusOf(err)
@@ -154,11 +157,11 @@ func (s *Server) Detokenize(ctx context.Context, in *pb.DetokenizeRequest) (*pb.
 	return &pb.DetokenizeResponse{Text: text}, nil
 }
 
-// detokenizeBytes is the size of a DetokenizeResponse with a text of n bytes.
+// detokenizeBytes returns the size of a DetokenizeResponse with a text of n bytes.
 func detokenizeBytes(n int) int { return 1 + protowire.SizeBytes(n) }
 
-// textBytes returns the least and the most bytes that the text of ids may have: a space in front may be left out, and a byte that is no
-// character becomes U+FFFD, which has three.
+// textBytes returns the least and the most bytes that the text of ids may have: a leading space may
+// be left out, and a byte that is not UTF-8 becomes U+FFFD, which has three bytes.
 func textBytes(t *tokenizer.Tokenizer, ids []uint32, special bool) (fewest, most int) {
 	for _, id := range ids {
 		if !special && t.IsSpecial(int32(id)) {
@@ -177,14 +180,14 @@ func textBytes(t *tokenizer.Tokenizer, ids []uint32, special bool) (fewest, most
 
 // tooLarge returns the refusal of a request whose response would have at least bytes bytes.
 func tooLarge(bytes int) error {
-	return rpc.Fault{
+	return rpc.Error{
 		Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: reason.ResponseTooLarge,
 		Message:  fmt.Sprintf("the response would have at least %d bytes, at most %d are sent: send the input in parts", bytes, textlimit.Bytes),
 		Metadata: map[string]string{"bytes": strconv.Itoa(bytes), "max_bytes": strconv.Itoa(textlimit.Bytes)},
 	}.Err()
 }
 
-// acquireText gives a loaded model that has a tokenizer.
+// acquireText acquires a loaded model that has a tokenizer.
 func (s *Server) acquireText(name string) (*model.Instance, func(), error) {
 	inst, release, err := s.models.Acquire(name)
 	if err != nil {

@@ -49,8 +49,8 @@ func TestTokenizeRefusesALargeResponse(t *testing.T) {
 	}
 }
 
-func TestTokenizeTakesATextUpToTheLimit(t *testing.T) {
-	// The size is computed before the response is made: it must be the one on the wire.
+func TestTokenizeAcceptsTextUpToTheLimit(t *testing.T) {
+	// The size is computed before the response is made, and must equal that on the wire.
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	inst, release, err := w.manager.Acquire("stories")
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestDetokenizeRefusesALargeResponse(t *testing.T) {
 	require.Equal(t, reason.ResponseTooLarge, rpc.Reason(err), "%v", err)
 	_, err = w.infer.Detokenize(ctx, ids(long, 8<<20))
 	require.Equal(t, reason.MessageTooLarge, rpc.Reason(err), "%v", err)
-	// A byte that is no character takes three: this is seen when the text is made.
+	// A byte that is not UTF-8 becomes three bytes; only decoding shows it.
 	lone := inst.Tokenizer.Encode("\xff", tokenizer.EncodeOptions{})
 	_, err = w.infer.Detokenize(ctx, ids(uint32(lone[len(lone)-1]), 1<<20))
 	require.NoError(t, err)

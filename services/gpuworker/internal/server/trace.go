@@ -13,102 +13,100 @@ import (
 	"github.com/millrace/millrace/services/internal/telemetry"
 )
 
-// Names of spans within that of a Generate call, in their order.
+// Names of the spans within that of a Generate call, in their order.
 const (
-	prepareSpan = "prepare" // until its tokens are known and the step loop has them
-	queueSpan   = "queue"   // until it has its first place in the batch
+	prepareSpan = "prepare" // until the step loop has its tokens
+	queueSpan   = "queue"   // until it has its first slot in the batch
 	prefillSpan = "prefill" // until its first token
 	decodeSpan  = "decode"  // until its end
 )
 
-// Measure gives the server who measures generations by the conventions. Call it before Register.
-func (s *Server) Measure(g *telemetry.Generations) { s.generations = g }
-
-// telling is what is told of a generation when it has ended, to balancers, to its spans and to measures: while it is under way nobody is told anything,
-// so that a token costs the same with spans and without. One goroutine uses it at once.
-type telling struct {
+// record collects what load reports, spans and metrics need of one generation. It reports once,
+// when the generation has ended, so that a token costs the same with spans and without. One
+// goroutine uses it at once.
+type record struct {
 	server    *Server
-	ctx       context.Context // of the call, and of its span
-	span      trace.Span      // nil: it is not recorded
-	model     string          // empty: none was found
+	ctx       context.Context // of the call and its span
+	span      trace.Span      // nil: not recorded
+	model     string          // empty: the call had no model
 	chat      bool
 	arrived   time.Time
-	submitted time.Time // zero: it was not
+	submitted time.Time // zero: it never reached the step loop
 	prompt    int       // tokens of its prompt
 	outputs   int       // continuations
-	resumed   bool      // whether it goes on with what another worker had begun
+	resumed   bool      // it resumes a stream that another worker started
 	totals    generate.Totals
-	reasons   []string
+	reasons   []string // why its outputs ended
 }
 
-// begin is for a call that has just come.
-func (s *Server) begin(ctx context.Context, in *pb.GenerateRequest, arrived time.Time) telling {
-	t := telling{server: s, ctx: ctx, span: rpc.Span(ctx), arrived: arrived, chat: in.GetChat() != nil}
-	if t.span != nil {
-		t.span.SetAttributes(telemetry.OfRequest(in)...)
-		t.span.SetAttributes(telemetry.WorkerID.String(s.identity.WorkerID))
+// startRecord starts the record of a call that has arrived.
+func (s *Server) startRecord(ctx context.Context, in *pb.GenerateRequest, arrived time.Time) record {
+	r := record{server: s, ctx: ctx, span: rpc.Span(ctx), arrived: arrived, chat: in.GetChat() != nil}
+	if r.span != nil {
+		r.span.SetAttributes(telemetry.RequestAttributes(in)...)
+		r.span.SetAttributes(telemetry.WorkerID.String(s.cfg.WorkerID))
 	}
-	return t
+	return r
 }
 
-// prepared: the step loop is given the request now.
-func (t *telling) prepared(r generate.Request) {
-	t.prompt, t.outputs, t.resumed, t.submitted = len(r.Prompt), r.Sequences, r.Resumed(), time.Now()
+// submit records that the step loop gets the request now.
+func (r *record) submit(q generate.Request) {
+	r.prompt, r.outputs, r.resumed, r.submitted = len(q.Prompt), q.Sequences, q.Resumed(), time.Now()
 }
 
-// reasonNames are what the conventions call ends of a continuation.
+// reasonNames are the names of finish reasons in the semantic conventions.
 var reasonNames = map[batch.Reason]string{batch.Stop: "stop", batch.Length: "length"}
 
-// finished: one of its continuations has ended well.
-func (t *telling) finished(r batch.Reason) {
-	t.server.observer.Finished(t.model, r)
-	if t.span != nil {
-		t.reasons = append(t.reasons, reasonNames[r])
+// finished records that an output ended by itself.
+func (r *record) finished(reason batch.Reason) {
+	r.server.cfg.Observer.Finished(r.model, reason)
+	if r.span != nil {
+		r.reasons = append(r.reasons, reasonNames[reason])
 	}
 }
 
-// end: it has ended, with what its caller sees.
-func (t *telling) end(err error) {
-	t.server.reports.End(t.ctx, int64(t.prompt), int64(t.totals.Generated), err)
-	if t.model == "" || t.span == nil && t.server.generations == nil {
+// end reports the generation, with the error that its caller gets.
+func (r *record) end(err error) {
+	r.server.reports.End(r.ctx, int64(r.prompt), int64(r.totals.Generated), err)
+	if r.model == "" || r.span == nil && r.server.cfg.Generations == nil {
 		return
 	}
 	now := time.Now()
 	g := telemetry.Generation{
-		Model: t.model, Chat: t.chat, Input: int64(t.prompt), Output: int64(t.totals.Generated), Continuations: int64(t.outputs),
-		FirstToken: t.firstToken(), Took: now.Sub(t.arrived), Err: err,
+		Model: r.model, Chat: r.chat, Input: int64(r.prompt), Output: int64(r.totals.Generated), Continuations: int64(r.outputs),
+		FirstToken: r.firstToken(), Took: now.Sub(r.arrived), Err: err,
 	}
-	if t.span != nil {
-		t.trace(now, g)
+	if r.span != nil {
+		r.trace(now, g)
 	}
-	if t.resumed { // its first token was another worker's
+	if r.resumed { // another worker sent its first token
 		g.FirstToken = 0
 	}
-	t.server.generations.Record(t.ctx, g)
+	r.server.cfg.Generations.Record(r.ctx, g)
 }
 
-// firstToken is when the first one came here, counted from the call's arrival; 0: none did.
-func (t *telling) firstToken() time.Duration {
-	if t.totals.Generated == 0 {
+// firstToken returns the time from the call's arrival to its first token, and 0 if it had none.
+func (r *record) firstToken() time.Duration {
+	if r.totals.Generated == 0 {
 		return 0
 	}
-	is := &t.totals.Timings
-	return t.submitted.Sub(t.arrived) + is.Queue + is.Prefill
+	timings := &r.totals.Timings
+	return r.submitted.Sub(r.arrived) + timings.Queue + timings.Prefill
 }
 
-// trace makes the spans of what it went through, the last of which has its error.
-func (t *telling) trace(now time.Time, g telemetry.Generation) {
+// trace makes the spans of its phases. The last one has its error.
+func (r *record) trace(end time.Time, g telemetry.Generation) {
 	u := telemetry.Usage{
-		Input: int(g.Input), Cached: t.totals.Cached, Output: int(g.Output), FirstToken: g.FirstToken, Reasons: t.reasons,
+		Input: int(g.Input), Cached: r.totals.Cached, Output: int(g.Output), FirstToken: g.FirstToken, Reasons: r.reasons,
 	}
-	is := &t.totals.Timings
-	t.span.SetAttributes(u.Attributes()...)
-	t.span.SetAttributes(telemetry.ResumedTokens.Int(t.totals.Resumed), telemetry.Steps.Int(is.Steps),
-		telemetry.StepTime.Float64(is.StepTime.Seconds()), telemetry.Preemptions.Int(is.Preemptions))
-	began := t.arrived
-	phases := t.phases(now)
+	timings := &r.totals.Timings
+	r.span.SetAttributes(u.Attributes()...)
+	r.span.SetAttributes(telemetry.ResumedTokens.Int(r.totals.Resumed), telemetry.Steps.Int(timings.Steps),
+		telemetry.StepTime.Float64(timings.StepTime.Seconds()), telemetry.Preemptions.Int(timings.Preemptions))
+	began := r.arrived
+	phases := r.phases(end)
 	for i, p := range phases {
-		_, span := rpc.StartSpan(t.ctx, p.name, trace.WithTimestamp(began))
+		_, span := rpc.StartSpan(r.ctx, p.name, trace.WithTimestamp(began))
 		began = p.ended
 		if last := i == len(phases)-1; last {
 			rpc.EndSpan(span, g.Err, trace.WithTimestamp(p.ended))
@@ -118,28 +116,28 @@ func (t *telling) trace(now time.Time, g telemetry.Generation) {
 	}
 }
 
-// phase is a part of a generation's time, from the end of the one before.
+// phase is a part of a generation's time. It begins when the one before it ends.
 type phase struct {
 	name  string
 	ended time.Time
 }
 
-// phases are those that it came to; the last one ends with it.
-func (t *telling) phases(now time.Time) []phase {
-	is := &t.totals.Timings
+// phases returns the phases that the generation reached. The last one ends with it.
+func (r *record) phases(end time.Time) []phase {
+	timings := &r.totals.Timings
 	all := []phase{
-		{prepareSpan, t.submitted}, {queueSpan, t.submitted.Add(is.Queue)}, {prefillSpan, t.submitted.Add(is.Queue + is.Prefill)},
+		{prepareSpan, r.submitted}, {queueSpan, r.submitted.Add(timings.Queue)}, {prefillSpan, r.submitted.Add(timings.Queue + timings.Prefill)},
 		{name: decodeSpan},
 	}
 	reached := len(all)
 	switch {
-	case t.submitted.IsZero():
+	case r.submitted.IsZero():
 		reached = 1
-	case is.Queue == 0:
+	case timings.Queue == 0:
 		reached = 2
-	case t.totals.Generated == 0:
+	case r.totals.Generated == 0:
 		reached = 3
 	}
-	all[reached-1].ended = now
+	all[reached-1].ended = end
 	return all[:reached]
 }

@@ -23,20 +23,22 @@ import (
 	"github.com/millrace/millrace/services/internal/telemetry"
 )
 
-// tracedWorker is a worker whose spans and measures are kept. They are all there when it has stopped.
+// tracedWorker starts a worker with recorders of its spans and metrics. They are complete when it
+// has stopped.
 func tracedWorker(t *testing.T, o sim.Options) (w *worker, spans *tracetest.SpanRecorder, reader *sdkmetric.ManualReader) {
 	t.Helper()
 	spans, reader = tracetest.NewSpanRecorder(), sdkmetric.NewManualReader()
 	generations, err := telemetry.NewGenerations(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
 	require.NoError(t, err)
-	w = startWith(t, simDevice(t, o), func(s *Server, c *rpc.ServerConfig) {
-		s.Measure(generations)
-		c.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer(rpc.TraceScope)
+	w = startWith(t, simDevice(t, o), func(c *setup) {
+		c.server.Generations = generations
+		c.rpc.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer(rpc.TraceScope)
 	}, "stories")
 	return w, spans, reader
 }
 
-// partsOf are the span of the one Generate call there was and those within it, in the order in which they were made.
+// partsOf returns the span of the one Generate call, and the spans within it in the order in which
+// they were made.
 func partsOf(t *testing.T, spans *tracetest.SpanRecorder) (call sdktrace.ReadOnlySpan, within []sdktrace.ReadOnlySpan) {
 	t.Helper()
 	for _, s := range spans.Ended() {
@@ -54,7 +56,7 @@ func partsOf(t *testing.T, spans *tracetest.SpanRecorder) (call sdktrace.ReadOnl
 	return call, within
 }
 
-// facts are the attributes of a span, as texts.
+// facts returns the attributes of a span as texts.
 func facts(s sdktrace.ReadOnlySpan) map[string]string {
 	out := map[string]string{}
 	for _, a := range s.Attributes() {
@@ -63,7 +65,7 @@ func facts(s sdktrace.ReadOnlySpan) map[string]string {
 	return out
 }
 
-// requireWhole checks that spans follow one another, and together are the call's from its arrival to its end.
+// requireWhole checks that the spans are contiguous and cover the call from its arrival to its end.
 func requireWhole(t *testing.T, call sdktrace.ReadOnlySpan, within []sdktrace.ReadOnlySpan, names ...string) {
 	t.Helper()
 	require.Len(t, within, len(names))
@@ -78,7 +80,7 @@ func requireWhole(t *testing.T, call sdktrace.ReadOnlySpan, within []sdktrace.Re
 	require.False(t, within[len(within)-1].EndTime().After(call.EndTime()))
 }
 
-func TestWhatAGenerationWaitsForAreSpans(t *testing.T) {
+func TestPhasesOfAGenerationAreSpans(t *testing.T) {
 	w, spans, reader := tracedWorker(t, sim.Options{})
 	out := w.generate(t.Context(), t, prompted("Once upon a secret time", 20))
 	require.NoError(t, out.err)
@@ -108,8 +110,8 @@ func TestWhatAGenerationWaitsForAreSpans(t *testing.T) {
 	require.Len(t, all.ScopeMetrics[0].Metrics, 4)
 }
 
-func TestAGenerationThatIsCancelledEndsInThePartItWasIn(t *testing.T) {
-	w, spans, _ := tracedWorker(t, sim.Options{StepTime: 100 * time.Millisecond}) // hundreds of tokens outlast what the test does
+func TestCancelledGenerationEndsInItsPhase(t *testing.T) {
+	w, spans, _ := tracedWorker(t, sim.Options{StepTime: 100 * time.Millisecond}) // hundreds of tokens outlast the test
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := w.infer.Generate(ctx, prompted("Once upon a time", 400))
@@ -132,7 +134,7 @@ func TestAGenerationThatIsCancelledEndsInThePartItWasIn(t *testing.T) {
 	require.Equal(t, otelcodes.Unset, call.Status().Code, "a caller who leaves is no fault of a server")
 }
 
-func TestARequestThatIsRefusedIsASpanWithoutParts(t *testing.T) {
+func TestRefusedRequestIsASpanWithoutPhases(t *testing.T) {
 	w, spans, reader := tracedWorker(t, sim.Options{})
 	in := prompted("Once", 5)
 	in.Model = "nobody's"
@@ -146,7 +148,8 @@ func TestARequestThatIsRefusedIsASpanWithoutParts(t *testing.T) {
 	require.Empty(t, all.ScopeMetrics, "a caller makes no series")
 }
 
-func TestTheWorkersSpanIsWithinItsCallersAndItsLineNamesTheTrace(t *testing.T) {
+func TestSpanIsAChildOfTheCallersSpan(t *testing.T) {
+	// The log line of the call names the trace.
 	w, spans, _ := tracedWorker(t, sim.Options{})
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 	require.NoError(t, w.generate(ctx, t, prompted("Once", 2)).err)
@@ -156,21 +159,21 @@ func TestTheWorkersSpanIsWithinItsCallersAndItsLineNamesTheTrace(t *testing.T) {
 	require.Equal(t, "00f067aa0ba902b7", call.Parent().SpanID().String())
 }
 
-func TestPartsThatWereNotReachedAreNone(t *testing.T) {
+func TestPhasesEndWithTheLastOneReached(t *testing.T) {
 	at := time.Unix(100, 0)
 	submitted, now := at.Add(time.Second), at.Add(10*time.Second)
 	queue, prefill := batch.Timings{Queue: 2 * time.Second}, batch.Timings{Queue: 2 * time.Second, Prefill: 3 * time.Second}
 	for name, tc := range map[string]struct {
-		is   telling
+		of   record
 		want []phase
 	}{
-		"before it was prepared": {telling{arrived: at}, []phase{{prepareSpan, now}}},
-		"before it had a place":  {telling{arrived: at, submitted: submitted}, []phase{{prepareSpan, submitted}, {queueSpan, now}}},
-		"before its first token": {telling{arrived: at, submitted: submitted, totals: generate.Totals{Timings: queue}},
+		"before it was prepared": {record{arrived: at}, []phase{{prepareSpan, now}}},
+		"before it had a slot":   {record{arrived: at, submitted: submitted}, []phase{{prepareSpan, submitted}, {queueSpan, now}}},
+		"before its first token": {record{arrived: at, submitted: submitted, totals: generate.Totals{Timings: queue}},
 			[]phase{{prepareSpan, submitted}, {queueSpan, submitted.Add(2 * time.Second)}, {prefillSpan, now}}},
-		"behind its first token": {telling{arrived: at, submitted: submitted, totals: generate.Totals{Generated: 1, Timings: prefill}},
+		"after its first token": {record{arrived: at, submitted: submitted, totals: generate.Totals{Generated: 1, Timings: prefill}},
 			[]phase{{prepareSpan, submitted}, {queueSpan, submitted.Add(2 * time.Second)}, {prefillSpan, submitted.Add(5 * time.Second)}, {decodeSpan, now}}},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, tc.is.phases(now)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, tc.of.phases(now)) })
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// Authority vouches for what it issues. File is its certificate.
+// Authority is an authority for a test. File is its certificate.
 type Authority struct {
 	*certs.Authority
 	File string
 }
 
-// New makes an authority that is valid for a day around this moment.
+// New returns an authority that is valid for a day around now.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a, err := certs.New("authority of "+t.Name(), time.Now().Add(-12*time.Hour), time.Now().Add(12*time.Hour))
@@ -28,13 +28,13 @@ func New(t testing.TB) *Authority {
 	return &Authority{a, file}
 }
 
-// Issue makes a leaf with these names that is valid at this moment.
+// Issue returns a certificate with these names that is valid now.
 func (a *Authority) Issue(t testing.TB, names ...string) certs.Pair {
 	t.Helper()
 	return a.IssueUntil(t, time.Now().Add(time.Hour), names...)
 }
 
-// IssueUntil is Issue with an end, which may be over.
+// IssueUntil is Issue with an end, which may be in the past.
 func (a *Authority) IssueUntil(t testing.TB, to time.Time, names ...string) certs.Pair {
 	t.Helper()
 	sans, err := transport.ParseSANs(names)
@@ -44,10 +44,10 @@ func (a *Authority) IssueUntil(t testing.TB, to time.Time, names ...string) cert
 	return pair
 }
 
-// Files are those of a pair.
+// Files are the files of a pair.
 type Files struct{ Cert, Key string }
 
-// Save writes a pair into a folder of its own.
+// Save writes a pair into a new folder.
 func Save(t testing.TB, pair certs.Pair) Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func (f Files) Replace(t testing.TB, pair certs.Pair) {
 	Write(t, f.Key, pair.Key)
 }
 
-// Write replaces a file at once: no reader sees half of it.
+// Write replaces a file atomically: no reader sees half of it.
 func Write(t testing.TB, path string, text []byte) {
 	t.Helper()
 	next := path + ".next"

@@ -1,4 +1,4 @@
-// Package certstest writes certificates for tests into folders that go with the test.
+// Package certstest writes certificates for tests into temporary folders.
 //
 // Only tests import it. It knows no server.
 package certstest

@@ -1,3 +1,3 @@
-// Package monitortest is what tests of measures share: comparing docs/measures.md with what there is, checking names, and reading a
-// page as Prometheus does.
+// Package monitortest helps tests of metrics: it compares the metrics document with the code,
+// checks names, and parses a page like Prometheus.
 package monitortest

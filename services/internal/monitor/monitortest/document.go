@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace/services/internal/monitor"
 )
 
-// table is the one under a heading of docs/measures.md.
+// table returns the table under a heading of the metrics document.
 func table(heading string) doctable.Table {
-	return doctable.Table{Page: "measures.md", Heading: heading, Columns: []string{"measure", "kind", "labels", "what it is"}}
+	return doctable.Table{Page: "observability.md", Heading: heading, Columns: []string{"metric", "kind", "labels", "meaning"}}
 }
 
-// Document compares the table under a heading of docs/measures.md with measures; with -update it writes it.
-func Document(t *testing.T, heading string, all []monitor.About) {
+// Document compares the table under a heading with metrics. With -update it writes the table.
+func Document(t *testing.T, heading string, all []monitor.Metric) {
 	t.Helper()
 	var rows [][]string
 	for _, a := range all {
@@ -26,7 +26,7 @@ func Document(t *testing.T, heading string, all []monitor.About) {
 	table(heading).Compare(t, rows)
 }
 
-// Documented are the names in the tables under headings.
+// Documented returns the names in the tables under the headings.
 func Documented(t *testing.T, headings ...string) (names []string) {
 	t.Helper()
 	for _, h := range headings {
@@ -37,8 +37,8 @@ func Documented(t *testing.T, headings ...string) (names []string) {
 	return names
 }
 
-// Names checks that measures are named as the rules of Prometheus say, once each, and described.
-func Names(t *testing.T, prefix string, all []monitor.About) {
+// Names checks that metrics are named by the rules of Prometheus, unique and described.
+func Names(t *testing.T, prefix string, all []monitor.Metric) {
 	t.Helper()
 	shape, seen := regexp.MustCompile(`^`+prefix+`[a-z]+(_[a-z]+)*$`), map[string]bool{}
 	for _, a := range all {

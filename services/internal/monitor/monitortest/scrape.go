@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Series are the values of a page of measures by name and labels, "NAME LABEL=VALUE ..."; of a histogram its number and its sum.
+// Series returns the values of a page by name and labels, "NAME LABEL=VALUE ...". A histogram has
+// its count and its sum.
 func Series(t *testing.T, body string) map[string]float64 {
 	t.Helper()
 	parser := expfmt.NewTextParser(prometheus.UTF8Validation)
@@ -37,7 +38,8 @@ func Series(t *testing.T, body string) map[string]float64 {
 	return out
 }
 
-// Sums are the values of a page by measure: all series of one added up, and of a histogram its observations.
+// Sums returns the values of a page by metric, summed over series. A histogram has its
+// observations.
 func Sums(t *testing.T, body string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// leakTimeout is a hang guard: how long goroutines get to end after the test's own clean-up.
+// leakTimeout is a hang guard: it bounds the wait for goroutines after the test's own clean-up.
 const leakTimeout = time.Minute
 
-// NoLeaks fails the test if goroutines started after this call still run when everything registered for clean-up after
-// it has run. Call it first in the test; not for parallel tests.
+// NoLeaks fails the test if goroutines that started after this call still run after its clean-up.
+// Call it first in the test. It does not work in parallel tests.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	before := goroutines()
@@ -36,7 +36,7 @@ func NoLeaks(t testing.TB) {
 	})
 }
 
-// goroutines are the stacks of all goroutines but the caller's, by id.
+// goroutines returns the stacks of all goroutines but the caller's, by id.
 func goroutines() map[string]string {
 	buf := make([]byte, 1<<20)
 	for {
@@ -58,7 +58,7 @@ func goroutines() map[string]string {
 	return all
 }
 
-// ignored are goroutines that the testing package or the runtime owns.
+// ignored reports whether a goroutine belongs to the testing package or the runtime.
 func ignored(stack string) bool {
 	for _, mark := range []string{"testing.(*T).Run", "testing.tRunner.func", "runtime.goexit0", "created by runtime.", "testing.(*M)"} {
 		if strings.Contains(stack, mark) {

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Logger writes to the test's log at debug level, until the test ends.
+// Logger writes to the test's log at debug level until the test ends.
 func Logger(t testing.TB) hclog.Logger {
 	t.Helper()
 	w := &testWriter{t: t}
@@ -16,7 +16,8 @@ func Logger(t testing.TB) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: w, DisableTime: true})
 }
 
-// testWriter drops what comes after the test: the testing package panics on it.
+// testWriter drops lines that are written after the test, because the testing package panics on
+// them.
 type testWriter struct {
 	mu sync.Mutex
 	t  testing.TB // guarded by mu; nil after the test

@@ -13,10 +13,10 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// stopTimeout is a hang guard: a test whose server does not stop fails instead of waiting for ever.
+// stopTimeout is a hang guard: a test whose server does not stop fails.
 const stopTimeout = time.Minute
 
-// Listener is an in-memory listener, closed when the test ends.
+// Listener returns an in-memory listener that is closed when the test ends.
 func Listener(t testing.TB) *bufconn.Listener {
 	t.Helper()
 	lis := bufconn.Listen(256 << 10)
@@ -24,7 +24,7 @@ func Listener(t testing.TB) *bufconn.Listener {
 	return lis
 }
 
-// Dial connects to a Listener as rpc.Dial does. The connection is closed when the test ends.
+// Dial connects to a Listener like rpc.Dial. The connection is closed when the test ends.
 func Dial(t testing.TB, lis *bufconn.Listener, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	options = append([]grpc.DialOption{Dialer(lis)}, options...)
@@ -34,13 +34,13 @@ func Dial(t testing.TB, lis *bufconn.Listener, options ...grpc.DialOption) *grpc
 	return conn
 }
 
-// Dialer makes a connection go to lis whatever its target.
+// Dialer is a dial option that connects to lis whatever the target.
 func Dialer(lis *bufconn.Listener) grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
 }
 
-// Serve runs server on lis. stop ends it as a signal ends a program and waits for it; it runs when the test ends if it
-// was not called before.
+// Serve runs server on lis. stop ends it as a signal ends a program, and waits for it. It runs when
+// the test ends if it was not called before.
 func Serve(t testing.TB, server *rpc.Server, lis net.Listener) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -64,7 +64,8 @@ func Serve(t testing.TB, server *rpc.Server, lis net.Listener) (stop func()) {
 	return stop
 }
 
-// Pair serves what register registers on a server of package rpc, over memory, and returns a connection to it.
+// Pair serves what register registers on a server of package rpc over memory, and returns a
+// connection to it.
 func Pair(t testing.TB, cfg rpc.ServerConfig, register func(grpc.ServiceRegistrar)) *grpc.ClientConn {
 	t.Helper()
 	if cfg.Domain == "" {

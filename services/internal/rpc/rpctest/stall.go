@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// WatchStalls watches how long this process is kept from running: by other processes, or by a host that stops the machine.
-// stop ends the watch and returns the longest time that a processor's thread was late by. A test that needs an answer within
-// a time repeats what it did where the machine, and not the code, took that time.
+// WatchStalls measures how long other processes, or the host of a virtual machine, keep this
+// process from running. stop returns the longest such delay of any processor. A test with a time
+// limit repeats its measurement if the machine, and not the code, caused the delay.
 func WatchStalls() (stop func() time.Duration) {
 	const look = 5 * time.Millisecond
 	var longest atomic.Int64

@@ -17,16 +17,16 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Collector takes spans and measures, and keeps them. Safe for concurrent use.
+// Collector receives and keeps spans and metrics. It is safe for concurrent use.
 type Collector struct {
 	address string
 
 	mu      sync.Mutex
 	spans   []Span                        // guarded by mu
-	metrics map[string][]*metricpb.Metric // guarded by mu; by service, as they came
+	metrics map[string][]*metricpb.Metric // guarded by mu; by service, in order of arrival
 }
 
-// Span is a span that came, and who sent it.
+// Span is a received span with its sender.
 type Span struct {
 	*tracepb.Span
 	// Service is the service.name of its sender.
@@ -49,7 +49,8 @@ func Start(t testing.TB) *Collector {
 	return c
 }
 
-// Environment is what makes a program send to it, at once rather than every few seconds.
+// Environment returns variables that make a program export to it at once rather than every few
+// seconds.
 func (c *Collector) Environment() []string {
 	return []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + c.address, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
@@ -57,30 +58,31 @@ func (c *Collector) Environment() []string {
 	}
 }
 
-// Spans are those that have come.
+// Spans returns the received spans.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
 }
 
-// Metrics are the measures that a service has sent, each as often as it came, the newest last.
+// Metrics returns the metrics that a service has exported, in order of arrival. A metric may occur
+// several times.
 func (c *Collector) Metrics(service string) []*metricpb.Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.metrics[service])
 }
 
-// TraceID is the id of its trace, in hex as all of these.
+// TraceID returns the hexadecimal id of its trace.
 func (s Span) TraceID() string { return hex.EncodeToString(s.GetTraceId()) }
 
-// ParentID is the id of the span that it is within; empty: it is a root.
+// ParentID returns the hexadecimal id of its parent, or "" for a root span.
 func (s Span) ParentID() string { return hex.EncodeToString(s.GetParentSpanId()) }
 
-// ID is its own.
+// ID returns its hexadecimal id.
 func (s Span) ID() string { return hex.EncodeToString(s.GetSpanId()) }
 
-// Attribute is the value of an attribute; nil: it has none of that name.
+// Attribute returns the value of an attribute, or nil.
 func (s Span) Attribute(key string) *commonpb.AnyValue {
 	for _, a := range s.GetAttributes() {
 		if a.GetKey() == key {
@@ -90,7 +92,7 @@ func (s Span) Attribute(key string) *commonpb.AnyValue {
 	return nil
 }
 
-// traces and measures are a Collector's services, whose methods have one name.
+// traces and measures are the two services of a Collector. Their methods have the same name.
 type (
 	traces struct {
 		collectorpb.UnimplementedTraceServiceServer
@@ -128,7 +130,7 @@ func (s measures) Export(_ context.Context, in *metricspb.ExportMetricsServiceRe
 	return &metricspb.ExportMetricsServiceResponse{}, nil
 }
 
-// service is the value of service.name.
+// service returns the value of service.name.
 func service(of []*commonpb.KeyValue) string {
 	for _, a := range of {
 		if a.GetKey() == "service.name" {

@@ -1,2 +1,2 @@
-// Package telemetrytest is a collector that speaks OTLP over gRPC, for tests of what programs send.
+// Package telemetrytest is an OTLP collector over gRPC for tests of exported telemetry.
 package telemetrytest

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-func TestAThousandCallersNeverPassABound(t *testing.T) {
+func TestPlaceKeepsBoundsUnderManyCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		const workers, places, most, callers = 3, 8, 9, 1000
@@ -51,11 +51,11 @@ func TestAThousandCallersNeverPassABound(t *testing.T) {
 	})
 }
 
-func TestWhoGoesLeavesTheQueueAtOnce(t *testing.T) {
+func TestCancelledCallLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 1)
-		first, second := r.take(one("", 0)), r.take(one("", 0))
+		first, second := r.place(one("", 0)), r.place(one("", 0))
 		cause := errors.New("hung up")
 		ctx, cancel := context.WithCancelCause(context.Background())
 		gone, stays := r.ask(ctx, one("", 0)), r.ask(r.within(), one("", 0))
@@ -67,7 +67,7 @@ func TestWhoGoesLeavesTheQueueAtOnce(t *testing.T) {
 		_, err := r.Place(late, one("", 0))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		_, err = r.Place(ctx, one("", 0))
-		require.ErrorIs(t, err, cause, "who is gone gets no place, were there one")
+		require.ErrorIs(t, err, cause, "a call that has ended gets no slot, even if one is free")
 		first.End()
 		r.got(stays).End()
 		second.End()
@@ -78,14 +78,14 @@ func TestWhoGoesLeavesTheQueueAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhoHasWaitedForTooLongIsRefused(t *testing.T) {
+func TestMaxQueueTimeRefusesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		const longest = 20 * time.Second
 		r := newRig(t, 1, 1, admission.MaxQueueTime(longest))
-		first, second := r.take(one("", 0)), r.take(one("", 0))
+		first, second := r.place(one("", 0)), r.place(one("", 0))
 		resume := route.Request{Model: "m", Sequences: 1, Resumes: true}
-		third := r.take(resume) // in the place that is kept for those who resume
+		third := r.place(resume) // in the slot that only streams that resume may use
 		begun := time.Now()
 		waits := r.ask(context.Background(), one("", 0))
 		resumes := r.ask(context.Background(), resume)
@@ -99,7 +99,7 @@ func TestWhoHasWaitedForTooLongIsRefused(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), longest/2)
 		defer cancel()
 		_, err := r.Place(ctx, one("", 0))
-		require.ErrorIs(t, err, context.DeadlineExceeded, "its own deadline comes sooner")
+		require.ErrorIs(t, err, context.DeadlineExceeded, "its own deadline is earlier")
 		first.End()
 		second.End()
 		r.got(resumes).End()
@@ -109,15 +109,15 @@ func TestWhoHasWaitedForTooLongIsRefused(t *testing.T) {
 		require.EqualValues(t, 1, s.Left)
 		require.Zero(t, s.Waiting)
 		require.Zero(t, r.sequences(0))
-		r.take(one("", 0)).End()
+		r.place(one("", 0)).End()
 	})
 }
 
-func TestWithoutALimitOneWaitsForAsLongAsItsCaller(t *testing.T) {
+func TestNoMaxQueueTimeWaitsForTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 1, admission.MaxQueueTime(0))
-		first, second := r.take(one("", 0)), r.take(one("", 0))
+		first, second := r.place(one("", 0)), r.place(one("", 0))
 		waits := r.ask(context.Background(), one("", 0))
 		time.Sleep(2 * admission.DefaultMaxQueueTime)
 		first.End()
@@ -126,8 +126,9 @@ func TestWithoutALimitOneWaitsForAsLongAsItsCaller(t *testing.T) {
 	})
 }
 
-// Places come free at the very moments at which those who wait for them are refused: each is given once, or stays free.
-func TestNoPlaceIsLostToWhoIsRefusedMeanwhile(t *testing.T) {
+func TestExpiryLosesNoSlots(t *testing.T) {
+	// Slots become free at the same moments at which waiters expire. Each slot is granted once, or
+	// stays free.
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		const callers = 400
@@ -157,15 +158,15 @@ func TestNoPlaceIsLostToWhoIsRefusedMeanwhile(t *testing.T) {
 		for n := range 2 {
 			require.Zero(t, r.sequences(n))
 		}
-		r.take(one("", 0)).End()
+		r.place(one("", 0)).End()
 	})
 }
 
-func TestAWorkerThatComesTakesThoseWhoWait(t *testing.T) {
+func TestNewWorkerServesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 1)
-		a, b := r.take(one("", 0)), r.take(one("", 0))
+		a, b := r.place(one("", 0)), r.place(one("", 0))
 		waits := r.ask(r.within(), one("", 0))
 		r.start(1, 1)
 		l := r.got(waits)
@@ -176,7 +177,7 @@ func TestAWorkerThatComesTakesThoseWhoWait(t *testing.T) {
 	})
 }
 
-func TestPlacesThatOthersHaveAreNotGiven(t *testing.T) {
+func TestSlotsOfOtherSchedulersAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 4)
@@ -188,7 +189,7 @@ func TestPlacesThatOthersHaveAreNotGiven(t *testing.T) {
 		running(4)
 		load := r.fleet.Snapshot().Members[0].Load.Of("m")
 		require.Eventually(t, func() bool { return load.Foreign() == 4 }, hang, time.Millisecond)
-		spare := r.take(one("", 0))
+		spare := r.place(one("", 0))
 		waits := r.ask(r.within(), one("", 0))
 		running(3)
 		l := r.got(waits)
@@ -197,27 +198,27 @@ func TestPlacesThatOthersHaveAreNotGiven(t *testing.T) {
 	})
 }
 
-func TestAModelBetweenWorkersIsWaitedFor(t *testing.T) {
+func TestPlaceWaitsForAModelThatMayReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 4, admission.Grace(hang))
-		r.take(one("", 0)).End()
+		r.place(one("", 0)).End()
 		r.processes[0].Kill()
 		r.await(0)
 		first, resumed := r.ask(r.within(), one("", 0)), r.ask(r.within(), route.Request{Model: "m", Sequences: 1, Resumes: true})
 		_, err := r.Place(r.within(), route.Request{Model: "never", Sequences: 1})
-		require.ErrorIs(t, err, route.ErrNoWorker, "nobody had it")
+		require.ErrorIs(t, err, route.ErrNoWorker, "no worker had it")
 		r.start(0, 4)
 		r.got(first).End()
 		r.got(resumed).End()
 	})
 }
 
-func TestADigestOrAClassBetweenWorkersIsWaitedFor(t *testing.T) {
+func TestPinnedPlaceWaitsForADigestOrClass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 4, admission.Grace(hang))
-		lease := r.take(one("", 0))
+		lease := r.place(one("", 0))
 		class := lease.ClassID
 		digest := r.fleet.Snapshot().Route.Workers[0].Models[0].Digest
 		require.NotEmpty(t, class)
@@ -237,7 +238,7 @@ func TestADigestOrAClassBetweenWorkersIsWaitedFor(t *testing.T) {
 			change(&q)
 			_, err := r.Place(r.within(), q)
 			var refusal *route.Refusal
-			require.ErrorAs(t, err, &refusal, "%s: nobody had it", name)
+			require.ErrorAs(t, err, &refusal, "%s: no worker had it", name)
 		}
 		r.start(0, 4)
 		r.got(first).End()
@@ -245,7 +246,7 @@ func TestADigestOrAClassBetweenWorkersIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAModelWithoutAWorkerIsNotWaitedForLong(t *testing.T) {
+func TestGraceEndsTheWaitForAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		const grace = 200 * time.Millisecond
@@ -261,25 +262,25 @@ func TestAModelWithoutAWorkerIsNotWaitedForLong(t *testing.T) {
 		resumes := r.ask(ctx, route.Request{Model: "m", Sequences: 1, Resumes: true})
 		cancel()
 		<-resumes.done
-		require.ErrorIs(t, resumes.err, context.Canceled, "who resumes waits until its caller goes")
+		require.ErrorIs(t, resumes.err, context.Canceled, "a stream that resumes waits until its caller is gone")
 	})
 }
 
-func TestWhoResumesTakesAWorkerThatItWasOnRatherThanNone(t *testing.T) {
+func TestResumeMayReturnToAnExcludedWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 4)
-		r.take(route.Request{Model: "m", Sequences: 1, Resumes: true, Exclude: []string{"w0"}}).End()
+		r.place(route.Request{Model: "m", Sequences: 1, Resumes: true, Exclude: []string{"w0"}}).End()
 		_, err := r.Place(r.within(), route.Request{Model: "m", Sequences: 1, Exclude: []string{"w0"}})
-		require.ErrorIs(t, err, route.ErrNoWorker, "what has begun nowhere has other choices")
+		require.ErrorIs(t, err, route.ErrNoWorker, "a request that has not begun is placed again by the relay")
 	})
 }
 
-func TestALeaseCountsOnceWhateverItIsTold(t *testing.T) {
+func TestLeaseCountsTokensOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 4)
-		l := r.take(one("", 0))
+		l := r.place(one("", 0))
 		load := r.fleet.Snapshot().Members[0].Load
 		require.EqualValues(t, 10, load.Of("m").Prefill())
 		require.EqualValues(t, 100, load.Tokens())

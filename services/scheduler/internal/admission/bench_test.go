@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// BenchmarkPlace gives and takes back places on 8 workers, from one caller, from 64 while there are places, and from 1000 for 72, of
-// which most wait. The yardstick is what a decision alone takes, over the same snapshot in the same run.
+// BenchmarkPlace leases and ends slots on 8 workers: from one caller, from 64 callers while slots
+// are free, and from 1000 callers for 72 slots, so that most wait. The yardstick is route.Pick
+// alone over the same snapshot in the same run.
 func BenchmarkPlace(b *testing.B) {
 	for name, c := range map[string]struct {
 		callers int
@@ -43,7 +44,7 @@ func BenchmarkPlace(b *testing.B) {
 							b.Error(err)
 							return
 						}
-						runtime.Gosched() // so that others find the place taken
+						runtime.Gosched() // so that others find the slot leased
 						l.Progress(10)
 						l.End()
 					}

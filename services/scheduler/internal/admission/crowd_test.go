@@ -17,39 +17,40 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// served ends leases one after another, and returns whose turn came, until all have had it.
-func (r *rig) served(held []*admission.Lease, waiting map[string][]*asked) (order []string) {
+// served ends leases one after another until all waiters had one, and returns the order of the
+// waiters.
+func (r *rig) served(held []*admission.Lease, waiting map[string][]*pending) (order []string) {
 	r.Helper()
-	type turn struct {
+	type granted struct {
 		name  string
 		lease *admission.Lease
 	}
-	turns := make(chan turn)
+	grants := make(chan granted)
 	var all sync.WaitGroup
 	for name, those := range waiting {
 		for _, a := range those {
-			all.Go(func() { turns <- turn{name, r.got(a)} })
+			all.Go(func() { grants <- granted{name, r.got(a)} })
 		}
 	}
 	for len(held) > 0 {
 		before := r.stats().Placed
 		held[0].End()
 		held = held[1:]
-		for range r.stats().Placed - before { // places are given before End returns
-			t := <-turns
-			order, held = append(order, t.name), append(held, t.lease)
+		for range r.stats().Placed - before { // slots are granted before End returns
+			g := <-grants
+			order, held = append(order, g.name), append(held, g.lease)
 		}
 	}
 	all.Wait()
 	return order
 }
 
-func TestANoisyNeighbourWaitsForItsOwn(t *testing.T) {
+func TestNoisyNeighbourDelaysOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 1)
-		begin := []*admission.Lease{r.take(one("noisy", 0)), r.take(one("noisy", 0))}
-		waiting := map[string][]*asked{}
+		begin := []*admission.Lease{r.place(one("noisy", 0)), r.place(one("noisy", 0))}
+		waiting := map[string][]*pending{}
 		for range 60 {
 			waiting["noisy"] = append(waiting["noisy"], r.ask(r.within(), one("noisy", 0)))
 		}
@@ -64,23 +65,23 @@ func TestANoisyNeighbourWaitsForItsOwn(t *testing.T) {
 				last = i
 			}
 		}
-		require.Less(t, last, 12, "three of one tenant wait for about as many of the other: %v", order)
+		require.Less(t, last, 12, "three requests of one tenant wait for about three of the other: %v", order)
 	})
 }
 
-func TestNothingUrgentWaitsForWhatIsNot(t *testing.T) {
+func TestUrgentRequestsOvertakeOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 1, 2, admission.MaxQueue(40))
-		begin := []*admission.Lease{r.take(one("a", 0)), r.take(one("b", 0)), r.take(one("c", 0))}
-		waiting := map[string][]*asked{}
+		begin := []*admission.Lease{r.place(one("a", 0)), r.place(one("b", 0)), r.place(one("c", 0))}
+		waiting := map[string][]*pending{}
 		for range 40 {
 			waiting["low"] = append(waiting["low"], r.ask(r.within(), one("a", -5)))
 		}
-		// The queue is full of them, and one that is wide waits for all places; the urgent ones pass both.
+		// The queue is full of them, and a wide request waits for all slots. Urgent ones overtake both.
 		wide := one("w", 1)
 		wide.Sequences = 2
-		waiting["wide"] = []*asked{r.replace(&waiting, wide)}
+		waiting["wide"] = []*pending{r.replace(&waiting, wide)}
 		for range 5 {
 			waiting["urgent"] = append(waiting["urgent"], r.replace(&waiting, one("u", 7)))
 		}
@@ -91,11 +92,12 @@ func TestNothingUrgentWaitsForWhatIsNot(t *testing.T) {
 	})
 }
 
-// replace asks while the queue is full, and takes who lost the place for it out of those who wait.
-func (r *rig) replace(waiting *map[string][]*asked, request route.Request) *asked {
+// replace places a request while the queue is full, and drops the waiter that it displaces from
+// waiting.
+func (r *rig) replace(waiting *map[string][]*pending, request route.Request) *pending {
 	r.Helper()
 	before := r.stats().Displaced
-	a := &asked{done: make(chan struct{})}
+	a := &pending{done: make(chan struct{})}
 	ctx := r.within()
 	go func() {
 		defer close(a.done)
@@ -110,24 +112,25 @@ func (r *rig) replace(waiting *map[string][]*asked, request route.Request) *aske
 	return a
 }
 
-func TestABurstOfEqualPromptsIsComputedOnce(t *testing.T) {
+func TestBurstOfEqualPromptsHitsOnePrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		r := newRig(t, 4, 128)
 		request := route.Request{Model: "m", Prompt: 4000, Tokens: 4100, Sequences: 1,
 			Keys: []route.Key{{Key: 1, Tokens: 2000}, {Key: 2, Tokens: 3990}}}
-		first := r.take(request)
+		first := r.place(request)
 		burst := make([]*admission.Lease, 20)
-		together(len(burst), func(i int) { burst[i] = r.take(request) })
+		together(len(burst), func(i int) { burst[i] = r.place(request) })
 		leases := append([]*admission.Lease{first}, burst...)
 		for _, l := range burst {
 			require.Equal(t, first.WorkerID, l.WorkerID)
 			require.EqualValues(t, 3990, l.Cached)
 		}
-		// A worker that is far more loaded than the others loses them all the same: twenty sequences more are not far, two hundred are.
+		// If that worker is loaded far more than the others, it loses requests in spite of the
+		// prefix hit. Twenty sequences more are not far more, two hundred are.
 		where := map[string]int{}
 		for range 200 {
-			l := r.take(request)
+			l := r.place(request)
 			where[l.WorkerID]++
 			leases = append(leases, l)
 		}
@@ -138,11 +141,11 @@ func TestABurstOfEqualPromptsIsComputedOnce(t *testing.T) {
 	})
 }
 
-func TestAStormOfRetriesGrowsNoQueueAndStarvesNobody(t *testing.T) {
+func TestRetryStormIsBounded(t *testing.T) {
 	rpctest.NoLeaks(t)
 	const most = 16
 	r := newRig(t, 1, 2, admission.MaxQueue(most))
-	begin := []*admission.Lease{r.take(one("", 0)), r.take(one("", 0)), r.take(one("", 0))}
+	begin := []*admission.Lease{r.place(one("", 0)), r.place(one("", 0)), r.place(one("", 0))}
 	ctx, calm := context.WithCancel(r.within())
 	var refused, longest atomic.Int64
 	var storm sync.WaitGroup
@@ -160,7 +163,7 @@ func TestAStormOfRetriesGrowsNoQueueAndStarvesNobody(t *testing.T) {
 		})
 	}
 	require.Eventually(t, func() bool { return refused.Load() > 1000 }, hang, time.Millisecond)
-	// Nothing has ended yet: the queue is full, and another tenant gets in all the same.
+	// Nothing has ended yet, so the queue is full. Another tenant must get in nevertheless.
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang bounds waits that end much sooner unless the code under test hangs.
 const hang = time.Minute
 
-// rig is an admission over a fleet in memory.
+// rig is an admission over an in-memory fleet.
 type rig struct {
 	testing.TB
 	*admission.Admission
@@ -30,7 +30,8 @@ type rig struct {
 	processes []*workertest.Process
 }
 
-// newRig starts workers w0, w1, ... at a:0, a:1, ... that serve model m in as many places; the fleet knows one address more.
+// newRig starts workers w0, w1, ... at a:0, a:1, ... that serve model m in as many places; the
+// fleet knows one address more.
 func newRig(t testing.TB, workers int, places uint32, options ...admission.Option) *rig {
 	t.Helper()
 	r := &rig{TB: t, net: workertest.NewNet()}
@@ -54,7 +55,7 @@ func newRig(t testing.TB, workers int, places uint32, options ...admission.Optio
 	return r
 }
 
-// start runs worker n, or runs it again.
+// start starts worker n. It can start one again that was killed.
 func (r *rig) start(n int, places uint32) {
 	r.Helper()
 	w := workertest.New(fmt.Sprintf("w%d", n), fmt.Sprintf("i%d", len(r.processes)), "m")
@@ -65,7 +66,7 @@ func (r *rig) start(n int, places uint32) {
 	r.processes = append(r.processes, r.net.Start(r, fmt.Sprintf("a:%d", n), w))
 }
 
-// await waits until as many workers are connected.
+// await waits until n workers are connected.
 func (r *rig) await(n int) {
 	r.Helper()
 	require.Eventually(r, func() bool {
@@ -80,33 +81,33 @@ func (r *rig) await(n int) {
 	}, hang, time.Millisecond)
 }
 
-// within is a context with the hang guard.
+// within returns a context that ends after hang.
 func (r *rig) within() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	r.Cleanup(cancel)
 	return ctx
 }
 
-// take places a request at once.
-func (r *rig) take(request route.Request) *admission.Lease {
+// place leases a slot, which must be free or become free.
+func (r *rig) place(request route.Request) *admission.Lease {
 	r.Helper()
 	l, err := r.Place(r.within(), request)
 	require.NoError(r, err)
 	return l
 }
 
-// asked is a request that waits.
-type asked struct {
+// pending is a request that waits.
+type pending struct {
 	lease *admission.Lease
 	err   error
 	done  chan struct{}
 }
 
-// ask places a request on another goroutine, and returns when it waits.
-func (r *rig) ask(ctx context.Context, request route.Request) *asked {
+// ask places a request on another goroutine, and returns once it waits.
+func (r *rig) ask(ctx context.Context, request route.Request) *pending {
 	r.Helper()
 	before := r.stats()
-	a := &asked{done: make(chan struct{})}
+	a := &pending{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
 		a.lease, a.err = r.Place(ctx, request)
@@ -118,7 +119,7 @@ func (r *rig) ask(ctx context.Context, request route.Request) *asked {
 	return a
 }
 
-// stats are those of model m.
+// stats returns the stats of model m.
 func (r *rig) stats() admission.Stats {
 	for _, s := range r.Stats() {
 		if s.Model == "m" {
@@ -128,8 +129,8 @@ func (r *rig) stats() admission.Stats {
 	return admission.Stats{}
 }
 
-// got waits until a request has its place.
-func (r *rig) got(a *asked) *admission.Lease {
+// got waits until a request has its lease.
+func (r *rig) got(a *pending) *admission.Lease {
 	r.Helper()
 	select {
 	case <-a.done:
@@ -140,15 +141,15 @@ func (r *rig) got(a *asked) *admission.Lease {
 	return a.lease
 }
 
-// sequences are those that this process has on worker n.
+// sequences returns how many sequences this process has on worker n.
 func (r *rig) sequences(n int) int64 { return r.fleet.Snapshot().Members[n].Load.Of("m").Sequences() }
 
-// one is a request of one sequence.
+// one returns a request of one sequence.
 func one(tenant string, priority int32) route.Request {
 	return route.Request{Model: "m", Prompt: 10, Tokens: 100, Sequences: 1, Tenant: tenant, Priority: priority}
 }
 
-// together runs a function n times at once.
+// together runs a function n times concurrently.
 func together(n int, do func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {

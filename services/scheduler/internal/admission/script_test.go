@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,22 +16,23 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// A script is lines of commands; the lines behind one, "-> ...", are what came of it, and -update rewrites them.
+// TestScripts plays golden scripts. A script is lines of commands. A line "-> ..." is an outcome of
+// the command before it, and -update rewrites it.
 //
 //	queue [most=N] [grace=SECONDS] [longest=SECONDS]
 //	at SECONDS
 //	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N] [context=N]
 //	report ID sequences=N
-//	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes] [exclude=ID] [unloaded=ID]
-//	    [length=N] [atleast=N] [deadline=SECONDS] [arrived=SECONDS]
+//	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes]
+//	    [exclude=ID] [unloaded=ID] [length=N] [atleast=N] [deadline=SECONDS] [arrived=SECONDS]
 //	asks N NAME ...                          NAME1 to NAMEN
-//	end NAME [used=N]                        tokens computed, all that it asked for where not said
+//	end NAME [used=N]                        N: tokens computed; without it, all that it asked for
 //	cancel NAME
 //	stats
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T, text string) string {
 		t.Helper()
-		p := &player{T: t, grace: 3 * time.Second, begun: time.Unix(1000, 0), items: map[string]*item{}, leases: map[string]*Lease{}}
+		p := &player{T: t, grace: 3 * time.Second, begun: time.Unix(1000, 0), waiters: map[string]*waiter{}, leases: map[string]*Lease{}}
 		p.now, p.queue.most = p.begun, 3
 		return p.play(text)
 	})
@@ -43,8 +45,8 @@ type player struct {
 	grace      time.Duration
 	begun, now time.Time
 	workers    []route.Worker
-	names      []string // of items, in the order of their coming
-	items      map[string]*item
+	names      []string // of waiters, in order of arrival
+	waiters    map[string]*waiter
 	leases     map[string]*Lease
 	out        strings.Builder
 }
@@ -80,7 +82,7 @@ func (p *player) command(words []string) {
 		p.worker(words[1], o)
 		p.dispatch()
 	case "report":
-		p.workers[p.find(words[1])].Load.Of("m").Reported(route.Report{Running: p.number(o, "sequences")})
+		p.workers[p.find(words[1])].Load.Of("m").SetReport(route.Report{Running: p.number(o, "sequences")})
 		p.dispatch()
 	case "ask":
 		p.ask(words[1], o)
@@ -101,7 +103,8 @@ func (p *player) command(words []string) {
 		p.queue.settle(l)
 		p.dispatch()
 	case "cancel":
-		fmt.Fprintf(&p.out, "-> %s left: %v\n", words[1], p.queue.leave(p.items[words[1]]))
+		left, _ := p.queue.withdraw(p.waiters[words[1]], context.Canceled, p.now)
+		fmt.Fprintf(&p.out, "-> %s left: %v\n", words[1], left)
 		p.names = slices.DeleteFunc(p.names, func(n string) bool { return n == words[1] })
 		p.dispatch()
 	case "stats":
@@ -113,34 +116,34 @@ func (p *player) command(words []string) {
 	}
 }
 
-// ask does what Place does.
+// ask does the same as Place.
 func (p *player) ask(name string, o map[string]string) {
 	_, resumes := o["resumes"]
-	i := &item{granted: make(chan grant, 1), request: route.Request{
+	w := &waiter{granted: make(chan grant, 1), request: route.Request{
 		Model: "m", Prompt: p.number(o, "prompt"), Tokens: p.number(o, "tokens"), Sequences: 1, Priority: int32(p.number(o, "priority")),
 		Tenant: o["tenant"], ClassID: o["class"], Resumes: resumes,
 		Length: p.number(o, "length"), Context: p.number(o, "atleast"),
 	}}
 	if _, stated := o["sequences"]; stated {
-		i.request.Sequences = p.number(o, "sequences")
+		w.request.Sequences = p.number(o, "sequences")
 	}
 	if o["exclude"] != "" {
-		i.request.Exclude = []string{o["exclude"]}
+		w.request.Exclude = []string{o["exclude"]}
 	}
 	if o["unloaded"] != "" {
-		i.request.Unloaded = []string{o["unloaded"]}
+		w.request.Unloaded = []string{o["unloaded"]}
 	}
 	if o["arrived"] != "" {
-		i.request.Arrived = p.begun.Add(time.Duration(p.number(o, "arrived")) * time.Second).UnixNano()
+		w.request.Arrived = p.begun.Add(time.Duration(p.number(o, "arrived")) * time.Second).UnixNano()
 	}
 	if o["deadline"] != "" {
-		i.deadline = p.begun.Add(time.Duration(p.number(o, "deadline")) * time.Second)
+		w.deadline = p.begun.Add(time.Duration(p.number(o, "deadline")) * time.Second)
 	}
-	p.names, p.items[name] = append(p.names, name), i
+	p.names, p.waiters[name] = append(p.names, name), w
 	if p.queue.len() == 0 || resumes && len(p.queue.resuming) == 0 {
-		if lease, err := p.try(i); err == nil {
-			i.granted <- grant{lease: lease}
-			p.tell()
+		if lease, err := p.acquire(w); err == nil {
+			w.granted <- grant{lease: lease}
+			p.report()
 			return
 		}
 	}
@@ -148,37 +151,37 @@ func (p *player) ask(name string, o map[string]string) {
 	for n := range p.workers {
 		rate += p.workers[n].Models[0].PrefillRate
 	}
-	if err := p.queue.push(i, rate, p.now); err != nil {
-		i.granted <- grant{err: err}
+	if err := p.queue.push(w, rate, p.now); err != nil {
+		w.granted <- grant{err: err}
 	}
 	p.dispatch()
 }
 
-func (p *player) try(i *item) (*Lease, error) {
+func (p *player) acquire(w *waiter) (*Lease, error) {
 	s := route.NewSnapshot(true, p.workers)
-	choice, err := route.Pick(&s, i.request)
-	if i.reach = choice.Reach; err != nil {
-		i.returns = i.request.Pinned() && len(i.request.Exclude)+len(i.request.Unloaded) == 0 &&
-			slices.ContainsFunc(p.workers, func(w route.Worker) bool { return !w.Connected && copyFor(&i.request)(&w.Models[0]) })
+	choice, err := route.Pick(&s, w.request)
+	if w.reach = choice.Reach; err != nil {
+		w.mayReturn = w.request.Pinned() && len(w.request.Exclude)+len(w.request.Unloaded) == 0 &&
+			slices.ContainsFunc(p.workers, func(x route.Worker) bool { return !x.Connected && copyFor(&w.request)(&x.Models[0]) })
 		return nil, err
 	}
-	require.True(p, choice.Take())
-	return &Lease{WorkerID: s.Workers[choice.Index].ID, choice: choice, class: i.class(), left: i.request.Tokens}, nil
+	require.True(p, choice.Reserve())
+	return &Lease{WorkerID: s.Workers[choice.Index].ID, choice: choice, class: w.class(), left: w.request.Tokens}, nil
 }
 
 func (p *player) dispatch() {
-	again := p.queue.dispatch(p.now, p.grace, p.try)
-	p.tell()
+	again := p.queue.dispatch(p.now, p.grace, p.acquire)
+	p.report()
 	if !again.IsZero() {
 		fmt.Fprintf(&p.out, "-> again at %v\n", again.Sub(p.begun).Seconds())
 	}
 }
 
-// tell writes whose waiting has ended.
-func (p *player) tell() {
+// report prints the waiters whose wait has ended.
+func (p *player) report() {
 	p.names = slices.DeleteFunc(p.names, func(name string) bool {
 		select {
-		case g := <-p.items[name].granted:
+		case g := <-p.waiters[name].granted:
 			if g.err != nil {
 				var refusal *route.Refusal
 				errors.As(g.err, &refusal)
@@ -194,18 +197,18 @@ func (p *player) tell() {
 	})
 }
 
-// expire refuses those whose time is over, as their timers do.
+// expire withdraws waiters that have waited for too long, as their timers do.
 func (p *player) expire() {
 	for _, name := range p.names {
-		i := p.items[name]
-		if i.until.IsZero() || p.now.Before(i.until) {
+		w := p.waiters[name]
+		if w.until.IsZero() || p.now.Before(w.until) {
 			continue
 		}
-		if err := p.queue.expire(i, p.now); err != nil {
-			i.granted <- grant{err: err}
+		if removed, err := p.queue.withdraw(w, nil, p.now); removed {
+			w.granted <- grant{err: err}
 		}
 	}
-	p.tell()
+	p.report()
 }
 
 func (p *player) find(id string) int {

@@ -12,14 +12,14 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
 )
 
-// begun is a log whose client has `started`.
+// begun returns a log whose client has `started`.
 func begun(t testing.TB, in *pb.GenerateRequest) *calllog.Log {
 	t.Helper()
 	raw, err := proto.Marshal(in)
 	require.NoError(t, err)
 	l := calllog.New(raw, in, time.Unix(1, 0))
-	l.Next(false, calllog.Spent{})
-	_, err = l.Take(marshal(t, &pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: &pb.Started{PromptTokens: 6}}}))
+	l.NextRequest(false, calllog.Elapsed{})
+	_, err = l.Record(marshal(t, &pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: &pb.Started{PromptTokens: 6}}}))
 	require.NoError(t, err)
 	return l
 }
@@ -31,7 +31,7 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return raw
 }
 
-// frames are those of n tokens, one each.
+// frames returns n frames of one token each.
 func frames(t testing.TB, n int) [][]byte {
 	t.Helper()
 	out := make([][]byte, n)
@@ -42,40 +42,42 @@ func frames(t testing.TB, n int) [][]byte {
 	return out
 }
 
-func TestARequestIsKeptAsItCame(t *testing.T) {
+func TestNewCopiesTheRequest(t *testing.T) {
 	in := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}}
 	raw := marshal(t, in)
 	l := calllog.New(raw, in, time.Unix(1, 0))
 	want := slices.Clone(raw)
-	clear(raw) // whose bytes are the caller's
-	request, rest := l.Next(false, calllog.Spent{})
+	clear(raw) // the caller owns these bytes
+	request, rest := l.NextRequest(false, calllog.Elapsed{})
 	require.Equal(t, want, request)
 	require.Empty(t, rest)
-	require.Equal(t, len(request), cap(request), "it is held as long as the stream, and no byte more")
+	require.Equal(t, len(request), cap(request), "the log holds it for as long as the stream, so without spare capacity")
 }
 
-func TestWhatIsNoEventIsAViolationAndAnEventOfALaterVersionIsNot(t *testing.T) {
+func TestRecordRejectsMalformedFrames(t *testing.T) {
+	// A frame that is not an event is a violation. An event of a later version is not: it is
+	// forwarded.
 	l := begun(t, &pb.GenerateRequest{Model: "m"})
 	for _, raw := range [][]byte{{0x80}, {0x22, 0, 0x2a, 0}, {0x0a, 1, 0x80}} {
-		_, err := l.Take(raw)
+		_, err := l.Record(raw)
 		require.ErrorIs(t, err, calllog.ErrViolation)
 	}
-	v, err := l.Take([]byte{0xc2, 0x3e, 1, 7})
+	v, err := l.Record([]byte{0xc2, 0x3e, 1, 7})
 	require.NoError(t, err)
 	require.Zero(t, v)
 }
 
-// A frame that is not kept in mind is not kept either: its bytes are the transport's, which uses them again.
-func TestTakeKeepsNothingOfAFrame(t *testing.T) {
+func TestRecordKeepsNoReferenceToAFrame(t *testing.T) {
+	// The transport owns the bytes of a frame and reuses them.
 	l := begun(t, &pb.GenerateRequest{Model: "m"})
 	for _, f := range frames(t, 40) {
-		_, err := l.Take(f)
+		_, err := l.Record(f)
 		require.NoError(t, err)
 		for i := range f {
 			f[i] = 0xff
 		}
 	}
-	request, rest := l.Next(false, calllog.Spent{})
+	request, rest := l.NextRequest(false, calllog.Elapsed{})
 	in := &pb.GenerateRequest{}
 	require.NoError(t, proto.Unmarshal(slices.Concat(request, rest), in))
 	for i, id := range in.GetResume()[0].GetTokenIds() {
@@ -84,21 +86,22 @@ func TestTakeKeepsNothingOfAFrame(t *testing.T) {
 	require.EqualValues(t, 40*len(" token"), in.GetResume()[0].GetTextBytes())
 }
 
-func TestTheLogOfATokenTakesNoMemoryButItsID(t *testing.T) {
+func TestRecordAllocatesOnlyForTokenIDs(t *testing.T) {
 	l := begun(t, &pb.GenerateRequest{Model: "m"})
 	all, next := frames(t, 20_000), 0
 	allocations := testing.AllocsPerRun(len(all)-1, func() {
-		if _, err := l.Take(all[next]); err != nil {
+		if _, err := l.Record(all[next]); err != nil {
 			t.Error(err)
 		}
 		next++
 	})
-	require.Zero(t, allocations, "on average: the list of ids grows now and then")
+	require.Zero(t, allocations, "on average, because the list of ids grows from time to time")
 }
 
-// Any cut of any answer, continued: what the client has is the answer. The worker here is a second, stupid implementation of the
-// contract: it answers whole and leaves out what it is told that the client has.
-func TestWhereverAnAnswerIsCutTheClientGetsAllOfItOnce(t *testing.T) {
+func TestResumeDeliversEveryEventOnce(t *testing.T) {
+	// An answer is cut after any number of events, twice, and resumed. The client has the whole answer
+	// in the end. The worker here (answer) is a second, naive implementation of the contract: it
+	// computes the whole answer and leaves out what `resume` lists.
 	in := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"},
 		Sampling: &pb.Sampling{NumSequences: proto.Int32(2)},
 		Response: &pb.ResponseOptions{EchoPrompt: proto.Bool(true), Progress: proto.Bool(true)}}
@@ -112,19 +115,19 @@ func TestWhereverAnAnswerIsCutTheClientGetsAllOfItOnce(t *testing.T) {
 				if l.Complete() {
 					break
 				}
-				request, rest := l.Next(false, calllog.Spent{})
+				request, rest := l.NextRequest(false, calllog.Elapsed{})
 				asked := &pb.GenerateRequest{}
 				require.NoError(t, proto.Unmarshal(slices.Concat(request, rest), asked))
 				events := answer(asked)
 				for _, e := range events[:min(cut, len(events))] {
 					frame := marshal(t, e)
-					v, err := l.Take(frame)
+					v, err := l.Record(frame)
 					require.NoError(t, err, "cut at %d and %d", first, second)
 					if v.Drop {
 						continue
 					}
-					if v.Instead != nil {
-						frame = v.Instead
+					if v.Replacement != nil {
+						frame = v.Replacement
 					}
 					sent := &pb.GenerateResponse{}
 					require.NoError(t, proto.Unmarshal(frame, sent))
@@ -140,7 +143,7 @@ func TestWhereverAnAnswerIsCutTheClientGetsAllOfItOnce(t *testing.T) {
 	}
 }
 
-// answer are the events of a worker.
+// answer returns the events that a worker sends for a request.
 func answer(in *pb.GenerateRequest) (events []*pb.GenerateResponse) {
 	started := &pb.Started{PromptTokens: 3, Seed: 5, ClassId: "c"}
 	had := make([]*pb.Resume, 2)
@@ -178,8 +181,9 @@ func answer(in *pb.GenerateRequest) (events []*pb.GenerateResponse) {
 	return events
 }
 
-// BenchmarkTake is what the log costs for each frame of one token; BenchmarkDecode, of the same frame, is the yardstick.
-func BenchmarkTake(b *testing.B) {
+// BenchmarkRecord measures a frame of one token. The yardstick is BenchmarkDecode with the same
+// frame.
+func BenchmarkRecord(b *testing.B) {
 	all := frames(b, 4096)
 	var l *calllog.Log
 	b.ReportAllocs()
@@ -187,7 +191,7 @@ func BenchmarkTake(b *testing.B) {
 		if i%len(all) == 0 {
 			l = begun(b, &pb.GenerateRequest{Model: "m"})
 		}
-		if _, err := l.Take(all[i%len(all)]); err != nil {
+		if _, err := l.Record(all[i%len(all)]); err != nil {
 			b.Fatal(err)
 		}
 	}

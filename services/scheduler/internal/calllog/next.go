@@ -4,7 +4,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Field numbers of GenerateRequest, Sampling and Resume; a test ties them to the contract.
+// Field numbers of GenerateRequest, Sampling, Stopping and Resume. A test compares them with the
+// contract.
 const (
 	requestDigest       = 3
 	requestSampling     = 7
@@ -25,51 +26,55 @@ const (
 	resumeTextBytes   = 4
 )
 
-// Next begins the next attempt and is its request: two runs of bytes, which make the message one behind the other and are the
-// log's. Before `started`, that is what the client asked for. Behind it, it asks for the rest of the same stream: what was
-// drawn is stated, and what was delivered is given as `resume`.
+// NextRequest begins the next attempt and returns its request. The message is original followed by
+// resume; both belong to the log. inexact allows a worker of another class, which `started` then
+// reports.
 //
-// There is one case in which that is not enough. With `resume` nothing of the prompt is sent, so a stream that broke amid its
-// `prompt` events is asked for anew, with its seed; Take then drops what comes again.
+// Before `started`, the request is the client's own. After `started`, it asks for the rest of
+// the same stream: it states the seed and the other values that the first worker drew, and lists
+// the delivered tokens as `resume` entries.
 //
-// inexact: it may be on another class of worker, which `started` then says.
-func (l *Log) Next(inexact bool, spent Spent) (request, rest []byte) {
-	l.attempt = attempt{number: l.attempt.number + 1, resumes: l.resumed, inexact: inexact, behind: l.tokens > 0}
-	l.spent = spent
+// There is one exception. A worker sends no prompt to a request with `resume`, so a stream that
+// broke between its `prompt` events is requested from the start with its seed, and Record drops the
+// part that the client has.
+func (l *Log) NextRequest(inexact bool, elapsed Elapsed) (original, resume []byte) {
+	l.attempt = attempt{number: l.attempt.number + 1, resumes: l.resumed, inexact: inexact, afterToken: l.tokens > 0}
+	l.elapsed = elapsed
 	if !l.Started() {
 		return l.request, nil
 	}
-	rest = l.appendKnown(nil)
-	if l.scores && l.prompt < l.known.promptTokens {
-		return l.request, rest
+	resume = l.appendIdentity(nil)
+	if l.scores && l.prompt < l.identity.promptTokens {
+		return l.request, resume
 	}
-	if l.resumed { // its entries are the beginning of the log's
+	if l.resumed { // the log's entries contain the client's
 		l.request, l.resumed = without(l.request, requestResume), false
 	}
 	l.attempt.resumes = true
 	for i := range l.outputs {
-		rest = l.outputs[i].append(rest, i)
+		resume = l.outputs[i].append(resume, i)
 	}
-	return l.request, rest
+	return l.request, resume
 }
 
-// AppendContext appends the context_length of a request that has none to its bytes.
+// AppendContext appends context_length to the bytes of a request that has none.
 func AppendContext(b []byte, context int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, requestContext, protowire.VarintType), uint64(context))
 }
 
-// appendKnown appends what was drawn, and what the next worker must be: a message in a message is merged with the one before,
-// and of numbers and texts the last counts.
-func (l *Log) appendKnown(b []byte) []byte {
-	seed := protowire.AppendVarint(protowire.AppendTag(nil, samplingSeed, protowire.VarintType), l.known.seed)
+// appendIdentity appends the values that the first worker drew, and those that the next one must
+// have. Appending is enough, because protobuf merges a message with an earlier one of the same
+// field, and takes the last of several numbers or strings.
+func (l *Log) appendIdentity(b []byte) []byte {
+	seed := protowire.AppendVarint(protowire.AppendTag(nil, samplingSeed, protowire.VarintType), l.identity.seed)
 	b = protowire.AppendBytes(protowire.AppendTag(b, requestSampling, protowire.BytesType), seed)
-	if l.known.limited {
+	if l.identity.limited {
 		b = protowire.AppendBytes(protowire.AppendTag(b, requestStopping, protowire.BytesType), l.appendLimit(nil))
 	}
 	for _, expect := range []struct {
 		num   protowire.Number
 		value string
-	}{{requestDigest, l.known.model}, {requestPromptDigest, l.known.promptDigest}, {requestClass, l.known.class}} {
+	}{{requestDigest, l.identity.model}, {requestPromptDigest, l.identity.promptDigest}, {requestClass, l.identity.class}} {
 		if expect.value != "" && (expect.num != requestClass || !l.attempt.inexact) {
 			b = protowire.AppendString(protowire.AppendTag(b, expect.num, protowire.BytesType), expect.value)
 		}
@@ -77,16 +82,17 @@ func (l *Log) appendKnown(b []byte) []byte {
 	return b
 }
 
-// appendLimit appends what the stream's context left of the request's lengths. More min_tokens than max_tokens would be refused.
+// appendLimit appends the length limit that resulted from the first worker's context. It also
+// lowers min_tokens to that limit, because a worker refuses min_tokens above max_tokens.
 func (l *Log) appendLimit(b []byte) []byte {
-	b = protowire.AppendVarint(protowire.AppendTag(b, stoppingMaxTokens, protowire.VarintType), uint64(l.known.limit))
-	if int64(l.least) > int64(l.known.limit) {
-		b = protowire.AppendVarint(protowire.AppendTag(b, stoppingMinTokens, protowire.VarintType), uint64(l.known.limit))
+	b = protowire.AppendVarint(protowire.AppendTag(b, stoppingMaxTokens, protowire.VarintType), uint64(l.identity.limit))
+	if int64(l.least) > int64(l.identity.limit) {
+		b = protowire.AppendVarint(protowire.AppendTag(b, stoppingMinTokens, protowire.VarintType), uint64(l.identity.limit))
 	}
 	return b
 }
 
-// append appends what was delivered of an output as an entry of `resume`.
+// append appends the delivered part of an output as a `resume` entry.
 func (o *output) append(b []byte, index int) []byte {
 	ids := 0
 	for _, id := range o.ids {
@@ -106,13 +112,14 @@ func (o *output) append(b []byte, index int) []byte {
 	switch {
 	case o.finished:
 		entry = protowire.AppendVarint(protowire.AppendTag(entry, resumeFinished, protowire.VarintType), 1)
-	case !o.untold:
+	case !o.textUnknown:
 		entry = protowire.AppendVarint(protowire.AppendTag(entry, resumeTextBytes, protowire.VarintType), o.text)
 	}
 	return protowire.AppendBytes(protowire.AppendTag(b, requestResume, protowire.BytesType), entry)
 }
 
-// without is a message without a field: entries of a repeated one would add up. The message is well-formed.
+// without returns a well-formed message without a field. Appending cannot replace a repeated field,
+// because its entries add up.
 func without(message []byte, num protowire.Number) []byte {
 	out := make([]byte, 0, len(message))
 	for len(message) > 0 {

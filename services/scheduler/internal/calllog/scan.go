@@ -4,7 +4,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Field numbers of the contract that the scan reads; a test ties them to it.
+// Field numbers that the scan reads. A test compares them with the contract.
 const (
 	eventStarted  = 1
 	eventProgress = 2
@@ -26,19 +26,20 @@ const (
 	finishedOutputIndex = 1
 )
 
-// scanned is what one pass over a GenerateResponse reads.
-type scanned struct {
-	event  protowire.Number // 0: none that this version knows
+// eventFields are the fields of a GenerateResponse that the log needs.
+type eventFields struct {
+	event  protowire.Number // 0: no event of this version
 	body   []byte           // of the event
 	output uint32           // output_index of tokens and finished
 	index  uint32           // token_index of prompt and tokens
-	count  int              // tokens that prompt and tokens bring; prefilled_tokens of progress
+	count  int              // tokens in prompt and tokens; prefilled_tokens of progress
 	ids    []byte           // of tokens, as packed varints
 	text   int              // bytes of text of tokens
 }
 
-// scan reads a frame without decoding it. False: its bytes are not one event.
-func scan(frame []byte) (s scanned, ok bool) {
+// scan reads a frame in one pass without decoding it. It returns false if the bytes are not exactly
+// one event.
+func scan(frame []byte) (s eventFields, ok bool) {
 	for len(frame) > 0 {
 		f, n := readField(frame)
 		if n < 0 {
@@ -46,14 +47,14 @@ func scan(frame []byte) (s scanned, ok bool) {
 		}
 		frame = frame[n:]
 		if f.num < eventStarted || f.num > eventFinished {
-			continue // of a later version: what it means, the client may know
+			continue // a field of a later version, which the client may understand
 		}
 		if s.event != 0 || f.typ != protowire.BytesType {
 			return s, false
 		}
 		s.event, s.body = f.num, f.body
 	}
-	ok = true // `started` is decoded by whoever looks at it: it comes once
+	ok = true // `started` is not scanned: Record decodes it, once a call
 	switch s.event {
 	case eventProgress, eventFinished:
 		ok = s.numbers()
@@ -65,8 +66,8 @@ func scan(frame []byte) (s scanned, ok bool) {
 	return s, ok
 }
 
-// numbers reads the one number that the log needs of progress and finished.
-func (s *scanned) numbers() bool {
+// numbers reads the one number that the log needs of progress and of finished.
+func (s *eventFields) numbers() bool {
 	for b := s.body; len(b) > 0; {
 		f, n := readField(b)
 		if n < 0 {
@@ -84,8 +85,8 @@ func (s *scanned) numbers() bool {
 	return true
 }
 
-// promptTokens counts the tokens of a prompt event: it has the ids, the details or both.
-func (s *scanned) promptTokens() bool {
+// promptTokens counts the tokens of a prompt event, which has ids, details or both.
+func (s *eventFields) promptTokens() bool {
 	ids, details := 0, 0
 	for b := s.body; len(b) > 0; {
 		f, n := readField(b)
@@ -112,8 +113,8 @@ func (s *scanned) promptTokens() bool {
 	return true
 }
 
-// tokens reads a tokens event. Details are passed over.
-func (s *scanned) tokens() bool {
+// tokens reads a tokens event. It skips details.
+func (s *eventFields) tokens() bool {
 	for b := s.body; len(b) > 0; {
 		f, n := readField(b)
 		if n < 0 {
@@ -127,11 +128,11 @@ func (s *scanned) tokens() bool {
 				return false
 			}
 			if s.count += more; s.ids == nil {
-				s.ids = f.body[:len(f.body):len(f.body)] // whatever is appended to it copies it first
-			} else { // in several lists, which no encoder makes
+				s.ids = f.body[:len(f.body):len(f.body)] // cap = len, so that an append copies and does not write into the frame
+			} else { // several packed lists, which decoders must accept and no encoder writes
 				s.ids = append(s.ids, f.body...)
 			}
-		case f.num == tokensTokenIDs && f.typ == protowire.VarintType: // not packed, which encoders may do
+		case f.num == tokensTokenIDs && f.typ == protowire.VarintType: // unpacked, which encoders may write
 			s.count++
 			s.ids = protowire.AppendVarint(s.ids, f.value)
 		case f.num == tokensText && f.typ == protowire.BytesType:
@@ -146,7 +147,8 @@ func (s *scanned) tokens() bool {
 	return true
 }
 
-// countVarints counts packed varints; false: the last has no end, or one is too long.
+// countVarints counts packed varints. It returns false if one is longer than 64 bits or the last
+// one is truncated.
 func countVarints(b []byte) (n int, ok bool) {
 	length := 0
 	for _, c := range b {
@@ -161,7 +163,7 @@ func countVarints(b []byte) (n int, ok bool) {
 	return n, length == 0
 }
 
-// field is one field of a message: value if it is a varint, body if it is length-delimited.
+// field is one field of a message. A varint has value, a length-delimited field has body.
 type field struct {
 	num   protowire.Number
 	typ   protowire.Type
@@ -169,10 +171,11 @@ type field struct {
 	body  []byte
 }
 
-// readField reads the first field of b; n is its bytes, negative if they are none.
+// readField reads the first field of b. n is its length in bytes; it is negative if b does not
+// begin with a field.
 func readField(b []byte) (f field, n int) {
 	var tag int
-	if b[0] < 0x80 && b[0] >= 1<<3 { // every field that the scan looks for has a tag of one byte
+	if b[0] < 0x80 && b[0] >= 1<<3 { // fast path: every field that the scan reads has a one-byte tag
 		f.num, f.typ, tag = protowire.Number(b[0]>>3), protowire.Type(b[0]&7), 1
 	} else if f.num, f.typ, tag = protowire.ConsumeTag(b); tag < 0 {
 		return f, tag

@@ -12,7 +12,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestScanAndNextKnowTheContractsNumbers(t *testing.T) {
+func TestFieldNumbersMatchTheContract(t *testing.T) {
 	for _, tc := range []struct {
 		message proto.Message
 		fields  map[protowire.Number]string
@@ -42,9 +42,9 @@ func TestScanAndNextKnowTheContractsNumbers(t *testing.T) {
 	}
 }
 
-// decoded is what scan must find, by decoding.
-func decoded(m *pb.GenerateResponse) scanned {
-	var s scanned
+// decoded returns the fields that scan must find, by decoding.
+func decoded(m *pb.GenerateResponse) eventFields {
+	var s eventFields
 	switch e := m.GetEvent().(type) {
 	case *pb.GenerateResponse_Started:
 		s.event = eventStarted
@@ -65,7 +65,7 @@ func decoded(m *pb.GenerateResponse) scanned {
 	return s
 }
 
-// varints are packed ids as the log keeps them.
+// varints returns packed ids as a list.
 func varints(b []byte) (ids []uint32) {
 	for len(b) > 0 {
 		id, n := protowire.ConsumeVarint(b)
@@ -85,7 +85,7 @@ func requireScan(t *testing.T, m *pb.GenerateResponse, raw []byte) {
 	require.Equal(t, want, got, "%v", m)
 }
 
-func TestScanFindsWhatDecodingFinds(t *testing.T) {
+func TestScanMatchesDecoding(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	details := func() (all []*pb.TokenDetail) {
 		for range rng.IntN(3) {
@@ -122,8 +122,8 @@ func TestScanFindsWhatDecodingFinds(t *testing.T) {
 	}
 }
 
-// Spellings that decoders take and no encoder of ours makes.
-func TestScanTakesEverySpellingOfTheSameEvent(t *testing.T) {
+func TestScanAcceptsEveryEncoding(t *testing.T) {
+	// Decoders must accept these encodings, although no encoder of ours writes them.
 	for name, raw := range map[string][]byte{
 		"ids that are not packed":        {0x22, 4, 0x18, 1, 0x18, 2},
 		"ids in two lists":               {0x22, 6, 0x1a, 1, 1, 0x1a, 1, 2},
@@ -144,7 +144,7 @@ func TestScanTakesEverySpellingOfTheSameEvent(t *testing.T) {
 	}
 }
 
-func TestScanRefusesWhatIsNotOneEvent(t *testing.T) {
+func TestScanRejectsMalformedFrames(t *testing.T) {
 	for name, raw := range map[string][]byte{
 		"half a tag":                  {0x80},
 		"a length beyond the end":     {0x22, 9, 0x1a},
@@ -164,7 +164,7 @@ func TestScanRefusesWhatIsNotOneEvent(t *testing.T) {
 	}
 }
 
-func TestScanOfNoEventKnownIsNone(t *testing.T) {
+func TestScanSkipsUnknownEvents(t *testing.T) {
 	for _, raw := range [][]byte{nil, {0xc2, 0x3e, 1, 7}} {
 		s, ok := scan(raw)
 		require.True(t, ok)
@@ -172,7 +172,8 @@ func TestScanOfNoEventKnownIsNone(t *testing.T) {
 	}
 }
 
-// FuzzScan holds the scan to decoding, over any bytes: what decodes as one event is scanned as it is; nothing panics.
+// FuzzScan compares scan with decoding over any bytes: a frame that decodes as one event scans to
+// the same fields, and none panics.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte{0x22, 4, 0x18, 1, 0x18, 2})
 	f.Add([]byte{0x2a, 0})
@@ -186,9 +187,10 @@ func FuzzScan(f *testing.F) {
 		}
 		m := &pb.GenerateResponse{}
 		if proto.Unmarshal(raw, m) != nil {
-			return // text that is not UTF-8, or nonsense inside of what is passed over
+			return // text that is not UTF-8, or malformed content of a field that scan skips
 		}
-		// A field of the right number and the wrong type is unknown to a decoder and no event; the scan refuses it above.
+		// To a decoder, a field of the right number and the wrong type is unknown, and no event. scan
+		// rejects such a frame above.
 		if s.event != 0 && m.GetEvent() != nil && len(m.ProtoReflect().GetUnknown()) == 0 {
 			requireScan(t, m, raw)
 		}

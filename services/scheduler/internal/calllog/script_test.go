@@ -17,13 +17,16 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
 )
 
-// A script is lines of commands; lines that begin with "-> " are their outcomes, and -update rewrites them.
+// TestScripts plays golden scripts. A script is lines of commands. A line that begins with "-> " is
+// the outcome of the command before it, and -update rewrites it.
 //
-//	request MESSAGE       begins a log, at 1 s behind the epoch
-//	next [inexact] [before=D] [behind=D]   begins an attempt; the outcome is its request
-//	EVENT                 a frame of the worker, as text: started { ... }, tokens { ... }
-//	lost                  counts a lost attempt
-//	state
+//	request MESSAGE       begins a log, 1 s after the epoch
+//	next [inexact] [before=D] [behind=D]
+//	                      begins an attempt; the outcome is its request. D: time before, and since,
+//	                      the first token
+//	EVENT                 records a frame, as text: started { ... }, tokens { ... }
+//	lost                  records the loss of the attempt
+//	state                 prints the accessors
 func TestScripts(t *testing.T) { scripttest.Run(t, play) }
 
 func play(t *testing.T, script string) string {
@@ -47,7 +50,7 @@ func play(t *testing.T, script string) string {
 		case command == "next":
 			fmt.Fprintf(&out, "-> %s\n", next(t, l, strings.Fields(rest)))
 		case command == "lost":
-			fmt.Fprintf(&out, "-> %d in a row\n", l.Lost())
+			fmt.Fprintf(&out, "-> %d in a row\n", l.AttemptLost())
 		case command == "state":
 			fmt.Fprintf(&out, "-> %s\n", state(t, l))
 		default:
@@ -61,10 +64,10 @@ func play(t *testing.T, script string) string {
 	return out.String()
 }
 
-// next is the request of the next attempt.
+// next begins an attempt and returns its request.
 func next(t *testing.T, l *calllog.Log, words []string) string {
 	t.Helper()
-	var spent calllog.Spent
+	var elapsed calllog.Elapsed
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
 		if key == "inexact" {
@@ -74,14 +77,14 @@ func next(t *testing.T, l *calllog.Log, words []string) string {
 		require.NoError(t, err)
 		switch key {
 		case "before":
-			spent.Before = d
+			elapsed.BeforeToken = d
 		case "behind":
-			spent.Behind = d
+			elapsed.SinceToken = d
 		default:
 			require.FailNow(t, "unknown word", w)
 		}
 	}
-	request, rest := l.Next(slices.Contains(words, "inexact"), spent)
+	request, rest := l.NextRequest(slices.Contains(words, "inexact"), elapsed)
 	in := &pb.GenerateRequest{}
 	require.NoError(t, proto.Unmarshal(slices.Concat(request, rest), in))
 	return text(in)
@@ -89,16 +92,16 @@ func next(t *testing.T, l *calllog.Log, words []string) string {
 
 func verdict(t *testing.T, l *calllog.Log, raw []byte) string {
 	t.Helper()
-	v, err := l.Take(raw)
+	v, err := l.Record(raw)
 	switch {
 	case err != nil:
 		require.ErrorIs(t, err, calllog.ErrViolation)
 		return strings.TrimPrefix(err.Error(), calllog.ErrViolation.Error()+": ")
 	case v.Drop:
 		return "dropped"
-	case v.Instead != nil:
+	case v.Replacement != nil:
 		m := &pb.GenerateResponse{}
-		require.NoError(t, proto.Unmarshal(v.Instead, m))
+		require.NoError(t, proto.Unmarshal(v.Replacement, m))
 		return "instead " + text(m)
 	}
 	return fmt.Sprintf("sent, %d tokens", v.Tokens)
@@ -114,7 +117,7 @@ func state(t *testing.T, l *calllog.Log) string {
 
 var spaces = regexp.MustCompile(` +`)
 
-// text is a message as one line; the library puts in spaces at random.
+// text returns a message as one line. prototext adds spaces at random, which text removes.
 func text(m proto.Message) string {
 	return spaces.ReplaceAllString(prototext.MarshalOptions{}.Format(m), " ")
 }

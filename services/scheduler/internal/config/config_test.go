@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/services/internal/app"
 	"github.com/millrace/millrace/services/internal/certs/certstest"
 	"github.com/millrace/millrace/services/scheduler/internal/config"
 )
@@ -16,7 +17,8 @@ import (
 func parse(t *testing.T, args ...string) *config.Config {
 	t.Helper()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	c := config.Flags(fs)
+	c := &config.Config{}
+	c.Register(fs)
 	require.NoError(t, fs.Parse(args))
 	return c
 }
@@ -71,32 +73,32 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := parse(t, tc.args...).Validate()
-			require.ErrorIs(t, err, config.ErrInvalid)
+			require.ErrorIs(t, err, app.ErrUsage)
 			require.ErrorContains(t, err, tc.want)
 		})
 	}
 }
 
-func TestProcessorsFollowTheLoadUnlessANumberIsGiven(t *testing.T) {
+func TestProcessorsFlagStopsFollowingTheLoad(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "")
-	require.True(t, parse(t).Follows())
-	require.False(t, parse(t, "--processors", "3").Follows())
+	require.True(t, parse(t).FollowsLoad())
+	require.False(t, parse(t, "--processors", "3").FollowsLoad())
 	t.Setenv("GOMAXPROCS", "2")
-	require.False(t, parse(t).Follows())
+	require.False(t, parse(t).FollowsLoad())
 }
 
-func TestTheHeapIsKeptUnlessTheEnvironmentDoesIt(t *testing.T) {
+func TestEnvironmentStopsHeapTuning(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Setenv("GOMEMLIMIT", "")
-	require.True(t, parse(t).KeepsHeap())
+	require.True(t, parse(t).TunesHeap())
 	t.Setenv("GOMEMLIMIT", "1GiB")
-	require.False(t, parse(t).KeepsHeap())
+	require.False(t, parse(t).TunesHeap())
 	t.Setenv("GOMEMLIMIT", "")
 	t.Setenv("GOGC", "100")
-	require.False(t, parse(t).KeepsHeap())
+	require.False(t, parse(t).TunesHeap())
 }
 
-func TestAConsoleBeyondThisMachineKnowsWhoAsks(t *testing.T) {
+func TestRemoteConsoleNeedsTLSAndIdentity(t *testing.T) {
 	ca := certstest.New(t)
 	own := certstest.Save(t, ca.Issue(t, "dns:scheduler"))
 	keys := filepath.Join(t.TempDir(), "keys.yaml")

@@ -1,4 +1,5 @@
-// Package config is everything the scheduler can be told: flags, their defaults and their bounds.
+// Package config has the scheduler's configuration: flags, their defaults and their bounds.
 //
-// Flags registers them, Validate checks them once, and nothing else reads flags or the environment.
+// Config.Register puts the flags on a flag set, Validate checks them once. Nothing else in the
+// scheduler reads flags or the environment.
 package config

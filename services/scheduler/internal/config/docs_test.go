@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/doctable"
 )
 
-func TestTheDocumentHasEveryFlag(t *testing.T) {
+func TestDocumentHasEveryFlag(t *testing.T) {
 	flags := pflag.NewFlagSet("scheduler", pflag.ContinueOnError)
-	Flags(flags)
-	doctable.Table{Page: "operations.md", Heading: "Flags of `millrace-scheduler`", Columns: doctable.FlagColumns}.Compare(t, doctable.Flags(flags))
+	(&Config{}).Register(flags)
+	doctable.Table{Page: "flags.md", Heading: "Flags of `millrace-scheduler`", Columns: doctable.FlagColumns}.Compare(t, doctable.Flags(flags))
 }

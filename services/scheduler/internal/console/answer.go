@@ -12,16 +12,17 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// failure is why there is no answer, or no further one.
+// failure is the error of a call, as JSON.
 type failure struct {
-	// Code is the status's, as the contract names it: NOT_FOUND.
+	// Code is the name of the status code, for example NOT_FOUND.
 	Code string `json:"code"`
-	// Reason is for programs; empty where the scheduler was not asked.
+	// Reason is for programs; "" if the scheduler was not called.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message"`
 }
 
-// statuses are the codes of HTTP of calls that end before their first answer. What is not here is the server's fault.
+// statuses are the HTTP codes of calls that end before their first response. Others are server
+// errors.
 var statuses = map[codes.Code]int{
 	codes.InvalidArgument: http.StatusBadRequest, codes.FailedPrecondition: http.StatusConflict, codes.NotFound: http.StatusNotFound,
 	codes.Unauthenticated: http.StatusUnauthorized, codes.PermissionDenied: http.StatusForbidden,
@@ -29,7 +30,7 @@ var statuses = map[codes.Code]int{
 	codes.DeadlineExceeded: http.StatusGatewayTimeout, codes.Unimplemented: http.StatusNotImplemented,
 }
 
-// fail writes the end of a call that failed, behind its answers or in their place.
+// fail writes the error of a call, after its responses or alone.
 func fail(w http.ResponseWriter, err error) {
 	is := status.Convert(err)
 	of := http.StatusInternalServerError
@@ -39,7 +40,7 @@ func fail(w http.ResponseWriter, err error) {
 	write(w, of, failure{code.Code(is.Code()).String(), rpc.Reason(err), is.Message()})
 }
 
-// refuse answers a request that is not made a call.
+// refuse answers a request without making a call.
 func refuse(w http.ResponseWriter, httpCode int, c codes.Code, message string) {
 	write(w, httpCode, failure{Code: code.Code(c).String(), Message: message})
 }
@@ -56,14 +57,16 @@ func write(w http.ResponseWriter, httpCode int, f failure) {
 	writeLine(w, "error", text)
 }
 
-// lines is the type of answers.
+// lines is the content type of responses.
 const lines = "application/x-ndjson"
 
-// writeLine writes a line that is an object of one field, and sends it at once; false: the browser is gone.
+// writeLine writes an object with one field as a line, and sends it at once. It returns false if
+// the browser is gone.
 func writeLine(w http.ResponseWriter, field string, text []byte) bool {
 	w.Header().Set("Content-Type", lines)
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) // where it cannot be set the write fails
+	// if it cannot be set, the write fails
+	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 	line := make([]byte, 0, len(text)+len(field)+6)
 	line = append(append(append(line, `{"`...), field...), `":`...)
 	line = append(append(line, text...), "}\n"...)

@@ -16,11 +16,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxBody bounds a request in JSON. A playground's prompt is typed or pasted.
+// maxBody bounds a JSON request. A playground's prompt is typed or pasted.
 const maxBody = 1 << 20
 
-// bridge makes calls of requests over HTTP. A call that has an answer is 200 and a line for each: {"result": ANSWER}, and in the end
-// {"error": ...} if its status is not OK. One that has none is that error alone, under the code of HTTP that is nearest.
+// bridge makes a gRPC call for each HTTP request. The response is 200 with one line for each
+// message, {"result": MESSAGE}, and finally {"error": ...} if the call fails. A call that fails
+// before its first message has the error alone, with the nearest HTTP code.
 type bridge struct{ conn grpc.ClientConnInterface }
 
 // streaming is the shape of every call.
@@ -46,13 +47,14 @@ func (b *bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call makes a call and writes what it answers. The error is the call's; none comes of a browser that is gone.
+// call makes a call and writes its responses. It returns the call's error. It returns nil if the
+// browser is gone.
 func (b *bridge) call(ctx context.Context, w http.ResponseWriter, m method, in proto.Message) error {
 	stream, err := b.conn.NewStream(ctx, streaming, m.full)
 	if err != nil {
 		return err
 	}
-	// A failed send means that the stream has ended; its status comes with the receive.
+	// A failed send means that the stream has ended. RecvMsg returns its status.
 	if err := stream.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -77,17 +79,18 @@ func (b *bridge) call(ctx context.Context, w http.ResponseWriter, m method, in p
 	}
 }
 
-// read reads a request; where it is none, that is the answer.
+// read decodes a request. If it cannot, it writes the error and returns false.
 func read(w http.ResponseWriter, r *http.Request, in proto.Message) bool {
-	// A page of another origin may send other types without asking whether it may.
-	if is, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || is != "application/json" {
+	// A page of another origin may send other types without a preflight request.
+	if contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || contentType != "application/json" {
 		refuse(w, http.StatusUnsupportedMediaType, codes.InvalidArgument, "the request is no JSON: send it with Content-Type application/json")
 		return false
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(readTimeout)) // where it cannot be set the connection is gone
+	// if it cannot be set, the connection is gone
+	_ = control.SetReadDeadline(time.Now().Add(readTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = control.SetReadDeadline(time.Time{}) // reading on tells when the browser leaves
+	_ = control.SetReadDeadline(time.Time{}) // further reading detects that the browser leaves
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -23,10 +23,10 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/console"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang is a hang guard: the tests wait for a far shorter time.
 const hang = time.Minute
 
-// scheduler is what the console calls.
+// scheduler is the server that the console calls.
 type scheduler struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
@@ -43,7 +43,7 @@ func (s *scheduler) UnloadModel(ctx context.Context, in *pb.UnloadModelRequest) 
 	return s.unload(ctx, in)
 }
 
-// serve serves a console over a scheduler on loopback; stop ends it.
+// serve serves a console over a scheduler on loopback. stop ends it.
 func serve(t *testing.T, s *scheduler) (url string, stop func()) {
 	t.Helper()
 	conn := rpctest.Pair(t, rpc.ServerConfig{Domain: rpc.SchedulerDomain}, func(r grpc.ServiceRegistrar) {
@@ -68,10 +68,10 @@ func serve(t *testing.T, s *scheduler) (url string, stop func()) {
 	return "http://" + lis.Addr().String(), stop
 }
 
-// answer is what is read of one.
+// answer is an HTTP response.
 type answer struct {
 	code  int
-	is    string // its type
+	is    string // its content type
 	lines *bufio.Scanner
 	close func() error
 }
@@ -91,13 +91,13 @@ func post(ctx context.Context, t *testing.T, url, body string, header ...string)
 	return &answer{out.StatusCode, out.Header.Get("Content-Type"), bufio.NewScanner(out.Body), out.Body.Close}
 }
 
-// line is a line of an answer.
+// line is a line of a response.
 type line struct {
 	Result map[string]any
 	Error  map[string]string
 }
 
-// next is the next line.
+// next returns the next line.
 func (a *answer) next(t *testing.T) (l line) {
 	t.Helper()
 	require.True(t, a.lines.Scan(), "%v", a.lines.Err())
@@ -105,7 +105,7 @@ func (a *answer) next(t *testing.T) (l line) {
 	return l
 }
 
-func TestAnswersComeAsTheyAreSentAndTheErrorBehindThem(t *testing.T) {
+func TestResponsesAreStreamedThenTheError(t *testing.T) {
 	rpctest.NoLeaks(t)
 	more := make(chan struct{})
 	url, stop := serve(t, &scheduler{generate: func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -116,12 +116,13 @@ func TestAnswersComeAsTheyAreSentAndTheErrorBehindThem(t *testing.T) {
 			}
 			<-more
 		}
-		return rpc.Fault{Code: codes.Unavailable, Domain: rpc.SchedulerDomain, Reason: reason.WorkerLost, Message: "it is gone"}.Err()
+		return rpc.Error{Code: codes.Unavailable, Domain: rpc.SchedulerDomain, Reason: reason.WorkerLost, Message: "it is gone"}.Err()
 	}})
 	out := post(t.Context(), t, url+"/api/Generate", `{"model":"m","prompt":"p","sampling":{"seed":"18446744073709551615"}}`)
 	require.Equal(t, http.StatusOK, out.code)
 	require.Equal(t, "application/x-ndjson", out.is)
-	for _, text := range []string{"m<b>", "ma\nline", `m"`} { // each is here before the next one is sent
+	// each arrives before the next one is sent
+	for _, text := range []string{"m<b>", "ma\nline", `m"`} {
 		require.Equal(t, map[string]any{"tokenIndex": 1.0, "tokenIds": []any{7.0}, "text": text}, out.next(t).Result["tokens"])
 		more <- struct{}{}
 	}
@@ -131,7 +132,7 @@ func TestAnswersComeAsTheyAreSentAndTheErrorBehindThem(t *testing.T) {
 	stop()
 }
 
-func TestACallWithoutAnAnswerIsAnErrorOfHTTP(t *testing.T) {
+func TestFailedCallIsAnHTTPError(t *testing.T) {
 	for code, want := range map[codes.Code]int{
 		codes.InvalidArgument: 400, codes.Unauthenticated: 401, codes.PermissionDenied: 403, codes.NotFound: 404, codes.FailedPrecondition: 409,
 		codes.ResourceExhausted: 429, codes.Internal: 500, codes.Unknown: 500, codes.DataLoss: 500, codes.Unimplemented: 501,
@@ -146,7 +147,7 @@ func TestACallWithoutAnAnswerIsAnErrorOfHTTP(t *testing.T) {
 	}
 }
 
-func TestATokenIsShownAndNothingElseOfTheRequest(t *testing.T) {
+func TestOnlyTheTokenIsForwarded(t *testing.T) {
 	url, _ := serve(t, &scheduler{unload: func(ctx context.Context, in *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		if md.Get("cookie") != nil || md.Get(rpc.RequestIDKey) != nil {
@@ -160,7 +161,7 @@ func TestATokenIsShownAndNothingElseOfTheRequest(t *testing.T) {
 	require.Equal(t, []any{"m"}, out.next(t).Result["workerIds"])
 }
 
-func TestABrowserThatLeavesCancelsItsCall(t *testing.T) {
+func TestLeavingBrowserCancelsItsCall(t *testing.T) {
 	rpctest.NoLeaks(t)
 	left := make(chan struct{})
 	url, stop := serve(t, &scheduler{generate: func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -184,7 +185,7 @@ func TestABrowserThatLeavesCancelsItsCall(t *testing.T) {
 	stop()
 }
 
-func TestAConsoleEndsThoughBrowsersFollow(t *testing.T) {
+func TestServeEndsDespiteOpenStreams(t *testing.T) {
 	rpctest.NoLeaks(t)
 	url, stop := serve(t, &scheduler{generate: func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 		if err := stream.Send(&pb.GenerateResponse{}); err != nil {

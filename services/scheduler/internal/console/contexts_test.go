@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestContextsThatDifferAreNamed(t *testing.T) {
+func TestDifferentContextsAreShown(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
-		t.Skip("node is missing (Debian: nodejs); the browser tests load the same script")
+		t.Skip("no node, without which only the browser tests load this script: apt install nodejs")
 	}
 	parts, err := os.ReadFile("page/parts.js")
 	require.NoError(t, err)

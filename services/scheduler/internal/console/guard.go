@@ -10,19 +10,19 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// policy is what the page may do: have its own files and call its own server, and make no text a part of itself.
+// policy allows the page its own files and calls of its own server. It forbids inline scripts and
+// styles.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// guard refuses what a browser must not have asked for.
+// guard refuses requests that a browser must not make.
 //
 //   - Over TLS, a certificate whose names are not allowed.
-//   - In plaintext, which stays on this machine, a host that is not this machine's own: the name of a stranger's page that was made to
-//     point here, for which a browser takes the answers for that page's. Over TLS the certificate says which names are ours.
-//   - A call that a page of another origin makes, whatever its browser would show it of the answer.
+//   - In plaintext, which stays on this machine, a host that is not this machine: a foreign page's name that was rebound to this address, so that the browser takes the responses for that page's. Over TLS the certificate has the names of the server.
+//   - A call from a page of another origin, whether or not its browser would show it the response.
 func guard(cfg Config, next http.Handler) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, http.StatusForbidden, codes.PermissionDenied, "the page of another origin asks: open the console itself")
+		refuse(w, http.StatusForbidden, codes.PermissionDenied, "the request comes from a page of another origin: open the console itself")
 	}))
 	next = origin.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,9 +33,10 @@ func guard(cfg Config, next http.Handler) http.Handler {
 		head.Set("Cross-Origin-Opener-Policy", "same-origin")
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("Cache-Control", "no-store")
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a connection that is gone needs none
+		// a closed connection needs no deadline
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 		if r.TLS == nil && !ownHost(r.Host) {
-			refuse(w, http.StatusForbidden, codes.PermissionDenied, "the console does not go by this name: ask for localhost, 127.0.0.1 or [::1]")
+			refuse(w, http.StatusForbidden, codes.PermissionDenied, "the console does not have this name: use localhost, 127.0.0.1 or [::1]")
 			return
 		}
 		if r.TLS != nil && cfg.Refuse != nil {
@@ -48,7 +49,8 @@ func guard(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-// ownHost is whether a Host header names this machine, whatever names mean here and whatever the port is: it may be forwarded.
+// ownHost reports whether a Host header names this machine, whatever names resolve to, and whatever
+// the port is, because it may be forwarded.
 func ownHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

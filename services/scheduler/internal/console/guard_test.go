@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/console"
 )
 
-func TestThePageIsItsOwnAndNobodyElses(t *testing.T) {
+func TestPageServesItsFilesOnly(t *testing.T) {
 	for path, want := range map[string]struct {
 		code int
 		is   string
@@ -39,7 +39,7 @@ func TestThePageIsItsOwnAndNobodyElses(t *testing.T) {
 	}
 }
 
-func TestScriptsAreShortAndOurOwn(t *testing.T) {
+func TestScriptsAreShortAndLocal(t *testing.T) {
 	imports := regexp.MustCompile(`(?m)^import .* from "(.*)";$|import\(`)
 	for _, path := range []string{"/console.js", "/parts.js", "/playground.js"} {
 		script := ask(t, console.Config{}, http.MethodGet, path, "", nil).Body.String()
@@ -53,7 +53,7 @@ func TestScriptsAreShortAndOurOwn(t *testing.T) {
 	}
 }
 
-func TestOnlyThisMachinesNamesAreAnsweredInPlaintext(t *testing.T) {
+func TestPlaintextRequiresALocalHost(t *testing.T) {
 	for host, code := range map[string]int{
 		"localhost:8070": http.StatusOK, "LOCALHOST": http.StatusOK, "127.0.0.1:8070": http.StatusOK, "127.3.2.1": http.StatusOK,
 		"[::1]:9999": http.StatusOK, "[::1]": http.StatusOK, "[::ffff:127.0.0.1]:80": http.StatusOK,
@@ -69,7 +69,7 @@ func TestOnlyThisMachinesNamesAreAnsweredInPlaintext(t *testing.T) {
 	}
 }
 
-func TestOverTLSTheCertificateSaysTheName(t *testing.T) {
+func TestTLSAcceptsAnyHost(t *testing.T) {
 	over := func(r *http.Request) { r.Host, r.TLS = "console.example", &tls.ConnectionState{} }
 	require.Equal(t, http.StatusOK, ask(t, console.Config{}, http.MethodGet, "/", "", over).Code)
 	refusing := console.Config{Refuse: func(*tls.ConnectionState) error { return errors.New("show another certificate") }}
@@ -78,7 +78,7 @@ func TestOverTLSTheCertificateSaysTheName(t *testing.T) {
 	require.JSONEq(t, `{"error":{"code":"PERMISSION_DENIED","message":"show another certificate"}}`, out.Body.String())
 }
 
-func TestCallsAreRefusedThatNoPageOfOursMakes(t *testing.T) {
+func TestForeignCallsAreRefused(t *testing.T) {
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
@@ -106,14 +106,15 @@ func TestCallsAreRefusedThatNoPageOfOursMakes(t *testing.T) {
 		"with a number out of range":           {http.MethodPost, "/api/LoadModel", `{"replicas":-1}`, nil, 400, "replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := ask(t, console.Config{}, tc.method, tc.path, tc.body, tc.change) // without a connection: a call would panic
+			// without a connection: a call would panic
+			out := ask(t, console.Config{}, tc.method, tc.path, tc.body, tc.change)
 			require.Equal(t, tc.code, out.Code, out.Body)
 			require.Contains(t, out.Body.String(), tc.says)
 		})
 	}
 }
 
-// ask asks a console as a browser does that shows its page.
+// ask sends a request like a browser that shows the page.
 func ask(t *testing.T, cfg console.Config, method, path, body string, change func(*http.Request)) *httptest.ResponseRecorder {
 	t.Helper()
 	in := httptest.NewRequestWithContext(t.Context(), method, "http://localhost:8070"+path, strings.NewReader(body))

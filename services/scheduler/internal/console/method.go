@@ -6,13 +6,13 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// method is one that the page calls. A unary one is a stream of one answer.
+// method is a method that the page calls. A unary one is a stream of one response.
 type method struct {
 	full    string
 	in, out proto.Message
 }
 
-// methods are those that the page calls, and no others: what is not needed is not reached.
+// methods are the methods that the page calls. Others cannot be called.
 var methods = map[string]method{
 	"DrainWorker":   {pb.FleetService_DrainWorker_FullMethodName, &pb.DrainWorkerRequest{}, &pb.DrainWorkerResponse{}},
 	"Generate":      {pb.InferenceService_Generate_FullMethodName, &pb.GenerateRequest{}, &pb.GenerateResponse{}},
@@ -22,8 +22,8 @@ var methods = map[string]method{
 	"WatchFleet":    {pb.FleetService_WatchFleet_FullMethodName, &pb.WatchFleetRequest{}, &pb.WatchFleetResponse{}},
 }
 
-// request makes an empty request.
+// request returns an empty request.
 func (m method) request() proto.Message { return m.in.ProtoReflect().New().Interface() }
 
-// answer makes an empty answer.
+// answer returns an empty response.
 func (m method) answer() proto.Message { return m.out.ProtoReflect().New().Interface() }

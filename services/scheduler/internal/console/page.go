@@ -19,11 +19,11 @@ var (
 	consoleCSS []byte
 )
 
-// servePage answers for the files.
+// servePage serves the files.
 func servePage(mux *http.ServeMux) {
 	for path, file := range map[string]struct {
-		is   string
-		text []byte
+		contentType string
+		text        []byte
 	}{
 		"/{$}":           {"text/html; charset=utf-8", indexHTML},
 		"/console.js":    {"text/javascript; charset=utf-8", consoleJS},
@@ -32,10 +32,10 @@ func servePage(mux *http.ServeMux) {
 		"/console.css":   {"text/css; charset=utf-8", consoleCSS},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", file.is)
-			_, _ = w.Write(file.text) // who asked may be gone
+			w.Header().Set("Content-Type", file.contentType)
+			_, _ = w.Write(file.text) // the client may be gone
 		})
 	}
-	// Browsers ask for it, and complain of what is not there.
+	// Browsers request it, and report a missing one.
 	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 }

@@ -16,28 +16,28 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// Limits of the server. A page has one connection for what it follows and one for each call beside that.
+// Limits of the server. A page has one connection for what it follows and one for each call.
 const (
 	readTimeout    = 10 * time.Second // a request's header, and then its body
 	writeTimeout   = 30 * time.Second // one message to a browser that reads slowly
 	idleTimeout    = time.Minute
 	maxHeaderBytes = 16 << 10
 	maxConnections = 128
-	// stopTimeout is how long answers under way may take when the process ends; their calls have ended before.
+	// stopTimeout bounds running responses when the process ends. Their calls have ended before.
 	stopTimeout = time.Second
 )
 
-// Config is what the console is made of.
+// Config configures the console.
 type Config struct {
-	// Conn leads to the scheduler's server.
+	// Conn is a connection to the scheduler's server.
 	Conn grpc.ClientConnInterface
-	// TLS makes connections; nil: they are plaintext, and stay on this machine.
+	// TLS secures connections; nil: plaintext, on this machine only.
 	TLS *tls.Config
-	// Refuse says of a connection over TLS why nothing is answered on it.
+	// Refuse returns why requests on a TLS connection are refused, or nil.
 	Refuse func(*tls.ConnectionState) error
 }
 
-// Serve answers on lis until ctx ends, and closes it.
+// Serve serves on lis until ctx ends, and closes lis.
 func Serve(ctx context.Context, lis net.Listener, cfg Config, logger hclog.Logger) error {
 	s := &http.Server{
 		Handler: Handler(cfg), TLSConfig: cfg.TLS, ReadHeaderTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
@@ -60,7 +60,7 @@ func Serve(ctx context.Context, lis net.Listener, cfg Config, logger hclog.Logge
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if s.Shutdown(stopping) != nil {
-		_ = s.Close() // whose answers are still under way gets no more of them
+		_ = s.Close() // cuts off responses that are still running
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the console on %s: %w", lis.Addr(), err)
@@ -68,7 +68,7 @@ func Serve(ctx context.Context, lis net.Listener, cfg Config, logger hclog.Logge
 	return nil
 }
 
-// Handler is what Serve answers with.
+// Handler returns the handler that Serve uses.
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	servePage(mux)

@@ -14,7 +14,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// crowd is a fleet of so many workers that reports, without sockets, and one member's message as it comes off the wire.
+// crowd returns a fleet of workers that have reported, without sockets.
 func crowd(b *testing.B, workers int) (*Fleet, []*playedSession) {
 	b.Helper()
 	f, err := New(Config{Dial: func(string) (*grpc.ClientConn, error) { return nil, errors.New("no network") }}, hclog.NewNullLogger())
@@ -23,14 +23,14 @@ func crowd(b *testing.B, workers int) (*Fleet, []*playedSession) {
 	}
 	var sessions []*playedSession
 	for i := range workers {
-		m := &member{address: fmt.Sprintf("10.0.%d.%d:7071", i/256, i%256), load: &told{}, changed: true}
+		m := newMember(fmt.Sprintf("10.0.%d.%d:7071", i/256, i%256), tracker{})
 		s := &playedSession{m: m, link: newLink(nil, nil, f.cfg)}
-		f.members[m.address] = m
+		f.mu.members[m.address] = m
 		sessions = append(sessions, s)
 		m.begin()
-		f.take(m, s.link, &pb.HealthResponse{Sequence: 1, Event: &pb.HealthResponse_Full{Full: reportOf(i)}}, time.Now(), &s.probe)
+		f.apply(m, s.link, &pb.HealthResponse{Sequence: 1, Event: &pb.HealthResponse_Full{Full: reportOf(i)}}, time.Now(), &s.probe)
 	}
-	f.order = sorted(f.members)
+	f.mu.order = sorted(f.mu.members)
 	f.publish()
 	return f, sessions
 }
@@ -53,7 +53,7 @@ func progressed(steps uint64) *pb.StepProgress {
 	return &pb.StepProgress{Steps: steps, LastStepAge: durationpb.New(time.Second), StepBound: durationpb.New(1500 * time.Millisecond)}
 }
 
-// events are the messages of a health stream after the first.
+// events returns the messages of a health stream after the first.
 var events = map[string]*pb.HealthResponse{
 	"a heartbeat": {Event: &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: progressed(2)}}},
 	"readings": {Event: &pb.HealthResponse_Delta{Delta: &pb.WorkerDelta{
@@ -61,7 +61,8 @@ var events = map[string]*pb.HealthResponse{
 	"a load": {Event: &pb.HealthResponse_Delta{Delta: &pb.WorkerDelta{Load: &pb.LoadStatus{Running: 1}, Progress: progressed(2)}}},
 }
 
-// BenchmarkMessage is what one message of a health stream costs behind the wire. Its yardstick is to decode the message.
+// BenchmarkMessage measures one message of a health stream after the transport. Its yardstick is to
+// decode the message.
 func BenchmarkMessage(b *testing.B) {
 	for name, event := range events {
 		wire, err := proto.Marshal(event)
@@ -82,8 +83,8 @@ func BenchmarkMessage(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				s := sessions[i%len(sessions)]
-				event.Sequence = s.m.tracker.sequence + 1
-				if did := f.take(s.m, s.link, event, now, &s.probe); did.end != nil {
+				event.Sequence = s.m.mu.tracker.sequence + 1
+				if did := f.apply(s.m, s.link, event, now, &s.probe); did.end != nil {
 					b.Fatal(did.end)
 				}
 			}
@@ -91,7 +92,8 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkPublish is what a snapshot of 300 workers costs of which some have changed. 500 a second are the most that are made.
+// BenchmarkPublish measures a snapshot of 300 workers of which some have changed. At most 500 a
+// second are made.
 func BenchmarkPublish(b *testing.B) {
 	for _, changed := range []int{1, 30, 300} {
 		b.Run(fmt.Sprintf("%d changed of 300", changed), func(b *testing.B) {
@@ -99,7 +101,7 @@ func BenchmarkPublish(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				for _, s := range sessions[:changed] {
-					s.m.changed = true
+					s.m.mu.changed = true
 				}
 				f.publish()
 			}
@@ -107,7 +109,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkTick is what watching 300 workers for silence costs each tick, of which there are some four a second.
+// BenchmarkTick measures a tick of 300 links. There are about four ticks a second.
 func BenchmarkTick(b *testing.B) {
 	_, sessions := crowd(b, 300)
 	b.ReportAllocs()

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// crowded is a worker whose connections carry two calls each, with a link to it that is held. dialled counts connections, hung-up
-// ones too.
+// crowded returns a worker whose connections carry two calls each, and a link to it that is held.
+// dialled counts connections, also closed ones.
 func crowded(t *testing.T) (link *fleet.Link, p *workertest.Process, dialled *atomic.Int64, release chan struct{}) {
 	t.Helper()
 	n, w := workertest.NewNet(), workertest.New("w1", "i1", "m")
@@ -56,7 +56,7 @@ func generate(ctx context.Context, t *testing.T, link *fleet.Link) grpc.ServerSt
 	return stream
 }
 
-func TestCallsBeyondWhatAConnectionCarriesGetAnother(t *testing.T) {
+func TestFullConnectionOpensAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, _, dialled, release := crowded(t)
@@ -67,14 +67,14 @@ func TestCallsBeyondWhatAConnectionCarriesGetAnother(t *testing.T) {
 			streams = append(streams, generate(ctx, t, link))
 			require.EqualValues(t, i/2+1, dialled.Load(), "connections of %d calls", i+1)
 		}
-		time.Sleep(900 * time.Millisecond) // three times what a worker may be silent: its calls say nothing
+		time.Sleep(900 * time.Millisecond) // three times as long as a worker may be silent: its calls send nothing
 		require.NoError(t, link.Lost().Err(), "each connection is answered")
 		close(release)
 		for _, stream := range streams {
 			_, err := stream.Recv()
 			require.Error(t, err)
 		}
-		// What has ended makes room, on the first connection first.
+		// Calls that have ended make room, on the first connection first.
 		for range 2 {
 			one, end := context.WithCancel(ctx)
 			generate(one, t, link)
@@ -84,7 +84,7 @@ func TestCallsBeyondWhatAConnectionCarriesGetAnother(t *testing.T) {
 	})
 }
 
-func TestAFrozenWorkerIsLostOnEveryConnection(t *testing.T) {
+func TestFrozenWorkerIsLostOnEveryConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, p, _, _ := crowded(t)
@@ -98,7 +98,7 @@ func TestAFrozenWorkerIsLostOnEveryConnection(t *testing.T) {
 	})
 }
 
-func TestAHalfOpenConnectionBesideAGoodOneIsFound(t *testing.T) {
+func TestHalfOpenConnectionIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, p, dialled, _ := crowded(t)
@@ -113,7 +113,7 @@ func TestAHalfOpenConnectionBesideAGoodOneIsFound(t *testing.T) {
 	})
 }
 
-func TestAHalfOpenHealthStreamIsFoundThoughAnswersComeOverAnotherConnection(t *testing.T) {
+func TestHalfOpenHealthStreamIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, p, _, _ := crowded(t)

@@ -8,84 +8,88 @@ import (
 )
 
 const (
-	// doubtMessages is how many messages a worker has to report what it has served: an answer may overtake the report that tells of
-	// a model loaded just now.
+	// doubtMessages is how many messages a worker has to report a digest that it has served. An
+	// answer may overtake the report of a model that was just loaded.
 	doubtMessages = 8
-	// maxDoubts bounds the answers in doubt at once.
+	// maxDoubts bounds the digests in doubt.
 	maxDoubts = 16
 )
 
-// digests remembers what one run of a worker has said of its models, and whether it contradicts itself: then what it computes is not
-// what a request asked for, and nobody can tell what it is. The zero value knows nothing.
+// digests checks whether one run of a worker contradicts itself about its models. If it does, it is
+// unknown which model computes its answers, so the worker must not be used. The zero value is that
+// of a new run.
 type digests struct {
-	told   map[string][]string // every digest reported, by model
-	doubts []doubt
-	lie    error  // nil unless it contradicts itself; it stays until the worker restarts or reloads the model
-	of     string // the model that lie is of
-	fresh  bool   // whether lie has not been told yet
+	reported      map[string][]string // every digest reported, by model
+	doubts        []doubt
+	contradiction error  // nil: none; it stays until the worker restarts or loads the model again
+	model         string // of contradiction
+	isNew         bool   // whether check has not returned the contradiction yet
 }
 
-// doubt is an answer of a digest that was not reported yet.
+// doubt is a digest that an answer had and that was not reported yet.
 type doubt struct {
 	model, digest string
 	left          int // messages
 }
 
-// reported takes a list of models; before is the one that it follows on the same stream, nil if something may have been missed.
-// A model that serves and has another digest than it had, and was not out of service between, was not loaded anew.
-func (d *digests) reported(before, now []*pb.ModelStatus) {
-	if d.lie != nil && !ready(find(now, d.of)) {
-		d.lie, d.of = nil, "" // it is being loaded anew, or gone
+// setModels records a list of models. before is the list that it follows on the same stream; nil if
+// a list may have been missed. A model that serves with another digest than before, and was ready
+// all the time, was not loaded again: that is a contradiction.
+func (d *digests) setModels(before, after []*pb.ModelStatus) {
+	if d.contradiction != nil && !ready(find(after, d.model)) {
+		d.contradiction, d.model = nil, "" // it is loaded again, or gone
 	}
-	for _, m := range now {
+	for _, m := range after {
 		if !ready(m) || m.GetModelDigest() == "" {
 			continue
 		}
 		name, digest := m.GetName(), m.GetModelDigest()
-		if was := find(before, name); ready(was) && was.GetModelDigest() != digest && d.lie == nil {
-			d.refuse(name, fmt.Errorf("%w: model %q had digest %s and has %s, and was not loaded between: restart the worker",
-				ErrDigest, name, was.GetModelDigest(), digest))
+		if last := find(before, name); ready(last) && last.GetModelDigest() != digest && d.contradiction == nil {
+			d.contradict(name, fmt.Errorf("%w: model %q had digest %s and has %s, and was not loaded between: restart the worker",
+				ErrDigest, name, last.GetModelDigest(), digest))
 		}
-		if !slices.Contains(d.told[name], digest) {
-			if d.told == nil {
-				d.told = map[string][]string{}
+		if !slices.Contains(d.reported[name], digest) {
+			if d.reported == nil {
+				d.reported = map[string][]string{}
 			}
-			d.told[name] = append(d.told[name], digest)
+			d.reported[name] = append(d.reported[name], digest)
 		}
 	}
 }
 
-// served takes what an answer said of itself.
-func (d *digests) served(report *pb.WorkerReport, model, digest string) {
+// observe records the digest that an answer states.
+func (d *digests) observe(report *pb.WorkerReport, model, digest string) {
 	known := func(x doubt) bool { return x.model == model && x.digest == digest }
-	if slices.Contains(d.told[model], digest) || find(report.GetModels(), model) == nil || len(d.doubts) == maxDoubts ||
+	if slices.Contains(d.reported[model], digest) || find(report.GetModels(), model) == nil || len(d.doubts) == maxDoubts ||
 		slices.ContainsFunc(d.doubts, known) {
 		return
 	}
 	d.doubts = append(d.doubts, doubt{model, digest, doubtMessages})
 }
 
-// judge looks at the doubts when a message has come; true: the worker was found to lie by it.
-func (d *digests) judge(report *pb.WorkerReport) (found bool) {
-	if len(d.doubts) == 0 && !d.fresh {
+// check decides on the doubts after a message. It reports whether there is a new contradiction.
+func (d *digests) check(report *pb.WorkerReport) (contradicts bool) {
+	if len(d.doubts) == 0 && !d.isNew {
 		return false
 	}
-	d.doubts = slices.DeleteFunc(d.doubts, func(x doubt) bool { return slices.Contains(d.told[x.model], x.digest) })
+	d.doubts = slices.DeleteFunc(d.doubts, func(x doubt) bool { return slices.Contains(d.reported[x.model], x.digest) })
 	for i := range d.doubts {
 		x := &d.doubts[i]
-		if x.left--; x.left <= 0 && d.lie == nil {
-			d.refuse(x.model, fmt.Errorf("%w: it reports digest %s of model %q and serves %s: restart the worker", ErrDigest,
+		if x.left--; x.left <= 0 && d.contradiction == nil {
+			d.contradict(x.model, fmt.Errorf("%w: it reports digest %s of model %q and serves %s: restart the worker", ErrDigest,
 				find(report.GetModels(), x.model).GetModelDigest(), x.model, x.digest))
 		}
 	}
 	d.doubts = slices.DeleteFunc(d.doubts, func(x doubt) bool { return x.left <= 0 })
-	found, d.fresh = d.fresh, false
-	return found
+	contradicts, d.isNew = d.isNew, false
+	return contradicts
 }
 
-func (d *digests) refuse(model string, why error) { d.lie, d.of, d.fresh = why, model, true }
+func (d *digests) contradict(model string, why error) {
+	d.contradiction, d.model, d.isNew = why, model, true
+}
 
-// find is the model of that name, or nil.
+// find returns the model with a name, or nil.
 func find(models []*pb.ModelStatus, name string) *pb.ModelStatus {
 	for _, m := range models {
 		if m.GetName() == name {

@@ -1,13 +1,21 @@
-// Package fleet follows the health of workers and publishes what it knows as immutable snapshots.
+// Package fleet follows the health of workers and publishes it as immutable snapshots.
 //
-// New takes addresses and how to dial them; Run keeps one health stream to each worker until its context ends. Snapshot
-// is read from any goroutine without a lock; Snapshot.Next tells when a newer one is out. A Link is the way to a worker
-// for the requests of this process, over as many connections as they need: it is lost when the worker is silent for a while, when
-// a step of it hangs and when it contradicts itself, and closes when nobody holds it any more.
+//	worker -- Health stream --> member --> tracker (pure) --> Snapshot --> route, server, console
+//	worker <-- Generate ... --- Link <---------------------- Acquire ---- admission
 //
-// What messages mean is decided by the tracker, which is pure and knows no clock; the scripts in testdata say what it promises. Only
-// the watch for silence goes by a clock: it counts ticks.
+// New takes addresses and a function that dials them. Run keeps one health stream to each worker
+// until its context ends. Any goroutine may read Snapshot without a lock; Snapshot.Next is closed
+// when a newer one exists.
 //
-// All state comes from the workers' own reports, so any number of schedulers may follow the same fleet, and one that
-// restarts knows it again after one message a worker. The package routes nothing and knows no request.
+// A Link carries the requests of this process to one run of a worker, over as many connections as
+// they need. It is lost if the worker is silent for too long, if one of its steps hangs, or if the
+// worker contradicts itself about its model. It closes when its last holder has released it.
+//
+// The tracker interprets messages. It is pure and has no clock: it decides by the worker's own
+// counters and ages, so that skewed clocks do not matter. Its promises are golden scripts in
+// testdata. Only the detection of silence depends on time, and it counts ticks.
+//
+// All state comes from the workers' reports. Any number of schedulers may therefore follow one
+// fleet, and a scheduler that restarts knows it again after one message from each worker. The
+// package routes nothing and sees no request.
 package fleet

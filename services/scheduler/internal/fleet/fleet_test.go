@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang bounds waits that end much sooner unless the code under test hangs.
 const hang = 20 * time.Second
 
 // follow runs a fleet until the test ends.
@@ -48,7 +48,7 @@ func follow(t *testing.T, n *workertest.Net, change func(*fleet.Config), workers
 	return f
 }
 
-// until waits for a snapshot that holds.
+// until waits for a snapshot for which a condition holds.
 func until(t *testing.T, f *fleet.Fleet, holds func(*fleet.Snapshot) bool) *fleet.Snapshot {
 	t.Helper()
 	guard := time.After(hang)
@@ -65,7 +65,7 @@ func until(t *testing.T, f *fleet.Fleet, holds func(*fleet.Snapshot) bool) *flee
 	}
 }
 
-// connected is whether as many members are.
+// connected returns the condition that n members are connected.
 func connected(n int) func(*fleet.Snapshot) bool {
 	return func(s *fleet.Snapshot) bool {
 		have := 0
@@ -81,12 +81,12 @@ func connected(n int) func(*fleet.Snapshot) bool {
 	}
 }
 
-func TestAWorkersReportsBecomeSnapshots(t *testing.T) {
+func TestReportsBecomeSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
 		w := workertest.New("w1", "i1", "m")
-		w.OnHealth = func(*pb.HealthResponse) { time.Sleep(time.Millisecond) } // what a round trip takes
+		w.OnHealth = func(*pb.HealthResponse) { time.Sleep(time.Millisecond) } // the least round trip
 		n.Start(t, "a:1", w)
 		f := follow(t, n, nil, "a:1")
 		s := until(t, f, connected(1))
@@ -103,7 +103,7 @@ func TestAWorkersReportsBecomeSnapshots(t *testing.T) {
 	})
 }
 
-func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
+func TestLinkReportsEachDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -130,7 +130,7 @@ func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
 	})
 }
 
-func TestAGapInTheNumbersIsHealedByAFullReportOnTheSameStream(t *testing.T) {
+func TestGapIsRepairedByAFullReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -162,7 +162,7 @@ func TestAGapInTheNumbersIsHealedByAFullReportOnTheSameStream(t *testing.T) {
 	})
 }
 
-func TestASilentWorkerIsLostAndComesBack(t *testing.T) {
+func TestSilentWorkerIsLostAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -183,7 +183,7 @@ func TestASilentWorkerIsLostAndComesBack(t *testing.T) {
 	})
 }
 
-func TestARestartOnTheSameAddressIsAnotherIncarnationWithItsOwnLoad(t *testing.T) {
+func TestRestartedWorkerHasItsOwnLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -201,7 +201,7 @@ func TestARestartOnTheSameAddressIsAnotherIncarnationWithItsOwnLoad(t *testing.T
 	})
 }
 
-func TestALostConnectionKeepsTheLoadOfTheSameIncarnation(t *testing.T) {
+func TestReconnectedWorkerKeepsItsLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -216,7 +216,7 @@ func TestALostConnectionKeepsTheLoadOfTheSameIncarnation(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
+func TestWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -240,14 +240,14 @@ func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
 	})
 }
 
-func TestFramesThatAreReadFromBuffersDoNotHideThatTheirWorkerIsFrozen(t *testing.T) {
+func TestBufferedFramesDoNotHideAFrozenWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, _, p, _ := held(t)
 		p.Freeze()
 		guard := time.After(hang)
 		for link.Lost().Err() == nil {
-			link.Heard() // as a slow reader takes what came before
+			link.Heard() // as a slow consumer reads buffered frames
 			select {
 			case <-time.After(time.Millisecond):
 			case <-guard:
@@ -258,7 +258,7 @@ func TestFramesThatAreReadFromBuffersDoNotHideThatTheirWorkerIsFrozen(t *testing
 	})
 }
 
-// held follows a worker and holds its first link.
+// held follows a worker and acquires its first link.
 func held(t *testing.T) (*fleet.Link, *workertest.Worker, *workertest.Process, *fleet.Fleet) {
 	t.Helper()
 	n := workertest.NewNet()
@@ -271,7 +271,7 @@ func held(t *testing.T) (*fleet.Link, *workertest.Worker, *workertest.Process, *
 	return link, w, p, f
 }
 
-// lost waits until a link is, and returns why.
+// lost waits until a link is lost, and returns why.
 func lost(t *testing.T, link *fleet.Link) error {
 	t.Helper()
 	select {
@@ -282,7 +282,7 @@ func lost(t *testing.T, link *fleet.Link) error {
 	return context.Cause(link.Lost())
 }
 
-func TestAWorkerThatFreezesWhenItsHealthStreamHasEndedIsLostToTheRequestsItHas(t *testing.T) {
+func TestFreezeAfterTheHealthStreamIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, w, p, f := held(t)
@@ -293,20 +293,20 @@ func TestAWorkerThatFreezesWhenItsHealthStreamHasEndedIsLostToTheRequestsItHas(t
 	})
 }
 
-func TestRequestsOnAnEarlierConnectionAreNotLostWhileTheWorkerAnswersOnIt(t *testing.T) {
+func TestEarlierConnectionSurvivesWhileAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, w, p, f := held(t)
 		w.HangUp()
 		until(t, f, func(s *fleet.Snapshot) bool { return s.Members[0].Connected && s.Members[0].Link != link })
-		time.Sleep(900 * time.Millisecond) // three times what a worker may be silent
+		time.Sleep(900 * time.Millisecond) // three times as long as a worker may be silent
 		require.NoError(t, link.Lost().Err())
 		p.Freeze()
 		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
 	})
 }
 
-func TestAWorkerThatIsNotFollowedAnyMoreIsStillWatchedByTheRequestsItHas(t *testing.T) {
+func TestUnfollowedWorkerIsWatchedByItsLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -329,7 +329,7 @@ func TestAWorkerThatIsNotFollowedAnyMoreIsStillWatchedByTheRequestsItHas(t *test
 	})
 }
 
-func TestAStepBeyondItsBoundGivesUpRequestsAndTheWorkerUntilItEnds(t *testing.T) {
+func TestHangingStepLosesTheWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		link, w, _, f := held(t)
@@ -354,18 +354,18 @@ func TestAStepBeyondItsBoundGivesUpRequestsAndTheWorkerUntilItEnds(t *testing.T)
 	})
 }
 
-func TestAWorkerThatLiesAboutItsDigestIsRefused(t *testing.T) {
+func TestContradictingDigestIsRefused(t *testing.T) {
 	for name, lie := range map[string]func(*workertest.Worker, *fleet.Link){
 		"one that changes while the model serves": func(w *workertest.Worker, _ *fleet.Link) {
 			w.Change(func(r *pb.WorkerReport) { r.Models[0].ModelDigest = "d-other" })
 		},
-		"one that is served and not reported": func(_ *workertest.Worker, link *fleet.Link) { link.Served("m", "d-other") },
+		"one that is served and not reported": func(_ *workertest.Worker, link *fleet.Link) { link.ObserveDigest("m", "d-other") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rpctest.NoLeaks(t)
 				link, w, _, f := held(t)
-				link.Served("m", "d-m")
+				link.ObserveDigest("m", "d-m")
 				lie(w, link)
 				require.ErrorIs(t, lost(t, link), fleet.ErrDigest)
 				s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected && s.Members[0].Problem != "" })
@@ -373,14 +373,14 @@ func TestAWorkerThatLiesAboutItsDigestIsRefused(t *testing.T) {
 				require.Contains(t, s.Members[0].Problem, "d-other")
 				require.Contains(t, s.Members[0].Problem, "restart the worker")
 				require.False(t, s.Route.Workers[0].Serves())
-				// What is counted are streams that have ended, and snapshots say so before.
+				// Events count streams that have ended, which snapshots show earlier.
 				require.Eventually(t, func() bool { return f.Events().Disbelieved > 0 }, hang, time.Millisecond)
 			})
 		})
 	}
 }
 
-func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {
+func TestOneWorkerAtTwoAddressesIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -399,7 +399,8 @@ func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {
 }
 
 func TestDuplicateWorkersAreLoggedOnce(t *testing.T) {
-	// Two processes have one worker_id: the scheduler's log names both addresses, once, however often the fleet changes.
+	// If two processes have one worker_id, the log names both addresses once, however often the
+	// fleet changes.
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -422,7 +423,7 @@ func TestDuplicateWorkersAreLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestTheFleetIsKnownWhenEveryWorkerHasAnsweredOnce(t *testing.T) {
+func TestFleetIsKnownOnceEveryWorkerHasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -440,7 +441,7 @@ func TestTheFleetIsKnownWhenEveryWorkerHasAnsweredOnce(t *testing.T) {
 	})
 }
 
-func TestTheGraceEndsTheWaitForAWorkerThatDoesNotAnswer(t *testing.T) {
+func TestGraceEndsTheWaitForUnreachedWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -450,7 +451,7 @@ func TestTheGraceEndsTheWaitForAWorkerThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestTargetsThatAreNoneAreRefused(t *testing.T) {
+func TestInvalidTargetsAreRefused(t *testing.T) {
 	for _, target := range []string{"", "a", "a:", ":1", "dns:///a", "xds:///a:1", "unix:", "http://a:1/"} {
 		_, err := fleet.New(fleet.Config{Workers: []string{target}, Dial: func(string) (*grpc.ClientConn, error) { return nil, nil }}, rpctest.Logger(t))
 		require.ErrorIs(t, err, fleet.ErrTarget, "%q", target)

@@ -9,15 +9,16 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// No worker of this release lists a name twice. One that does must not fill the index of all others with what nobody takes out.
-func TestAModelThatIsListedTwiceLeavesNothingInTheIndex(t *testing.T) {
+func TestModelListedTwiceLeavesNoPrefixes(t *testing.T) {
+	// No worker of this release lists a name twice. One that does must not leave keys in the shared
+	// index.
 	twice := &pb.WorkerReport{Models: []*pb.ModelStatus{{Name: "m", ModelDigest: "d1"}, {Name: "m", ModelDigest: "d2"}}}
 	all := &route.Indexes{}
-	p := prefixes(nil).listed(twice, all)
+	p := prefixes(nil).retain(twice, all)
 	for _, digest := range []string{"d2", "d1", "d2"} {
-		p, _ = p.told(&pb.PrefixKeys{Model: "m", ModelDigest: digest, Added: []uint64{1, 2, 3}}, twice, all)
-		p = p.listed(twice, all)
-		require.EqualValues(t, 3, all.Len(), "the digest that was told last")
+		p, _ = p.apply(&pb.PrefixKeys{Model: "m", ModelDigest: digest, Added: []uint64{1, 2, 3}}, twice, all)
+		p = p.retain(twice, all)
+		require.EqualValues(t, 3, all.Len(), "the digest that was reported last")
 		require.Equal(t, 3, p.of("m", digest).Len())
 	}
 	p.drop()

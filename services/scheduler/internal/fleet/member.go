@@ -16,29 +16,40 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// probeEvery is the time between probes of the round trip: each costs a message either way beside those of the worker's own interval.
+// probeEvery is the time between probes of the round trip. Each costs a message in either
+// direction, in addition to the worker's own.
 const probeEvery = 5 * time.Second
 
-// member is one address that is followed. Its goroutine writes, anyone reads a view.
+// member is one address that is followed. Its own goroutine changes it; others read it under its
+// lock.
 type member struct {
 	address string
-	leave   context.CancelFunc
+	cancel  context.CancelFunc // stops following
 
-	mu        sync.Mutex
-	tracker   tracker // guarded by mu, as all below
-	tried     bool    // whether it has reported or failed once
-	changed   bool    // whether entry is older than the rest
-	entry     entry   // what snapshots have of it
-	failure   string  // why its last stream ended; empty while one is open
-	last      time.Time
-	modelsAt  time.Time // when the report's models came
-	roundTrip time.Duration
-	link      *Link // of the session under way; nil between sessions
-	load      *told
-	open      []*Link // links that are open: the present session's, and those of earlier ones that requests hold
+	mu struct {
+		sync.Mutex
+		tracker   tracker
+		tried     bool   // whether it has reported or failed once
+		changed   bool   // whether entry is older than the rest
+		entry     entry  // in snapshots
+		failure   string // why its last stream ended; empty while one is open
+		last      time.Time
+		modelsAt  time.Time // when the report's models arrived
+		roundTrip time.Duration
+		link      *Link // of the current session; nil between sessions
+		load      *sharedLoad
+		links     []*Link // open ones: of the current session, and of earlier ones that requests hold
+	}
 }
 
-// connect makes a link and remembers it while it is open.
+// newMember returns a member that has not reported.
+func newMember(address string, t tracker) *member {
+	m := &member{address: address}
+	m.mu.load, m.mu.changed, m.mu.tracker = &sharedLoad{}, true, t
+	return m
+}
+
+// connect makes a link, which is listed in its member and its fleet while it is open.
 func (f *Fleet) connect(m *member) (*Link, error) {
 	dial := func() (*grpc.ClientConn, error) { return f.cfg.Dial(m.address) }
 	first, err := dial()
@@ -46,53 +57,55 @@ func (f *Fleet) connect(m *member) (*Link, error) {
 		return nil, err
 	}
 	link := newLink(first, dial, f.cfg)
-	link.served = func(model, digest string) { m.served(link, model, digest) }
-	link.closed = func() { f.disconnected(m, link) }
+	link.onDigest = func(model, digest string) { m.observeDigest(link, model, digest) }
+	link.onClose = func() { f.disconnected(m, link) }
 	f.links.Store(link, struct{}{})
 	m.mu.Lock()
-	m.open = append(m.open, link)
+	m.mu.links = append(m.mu.links, link)
 	m.mu.Unlock()
 	return link, nil
 }
 
-// disconnected forgets a link.
+// disconnected removes a link from the lists.
 func (f *Fleet) disconnected(m *member, link *Link) {
 	f.links.Delete(link)
 	m.mu.Lock()
-	m.open = slices.DeleteFunc(m.open, func(l *Link) bool { return l == link })
+	m.mu.links = slices.DeleteFunc(m.mu.links, func(l *Link) bool { return l == link })
 	m.mu.Unlock()
 }
 
-// served takes what an answer over a link said that it is of. What an earlier run of the worker said is no matter any more.
-func (m *member) served(link *Link, model, digest string) {
+// observeDigest records the digest that an answer over a link states. It ignores answers of an
+// earlier run of the worker.
+func (m *member) observeDigest(link *Link, model, digest string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if link.incarnation == m.tracker.report.GetIncarnation() {
-		m.tracker.served(model, digest)
+	if link.incarnation == m.mu.tracker.report.GetIncarnation() {
+		m.mu.tracker.observeDigest(model, digest)
 	}
 }
 
-// refresh is the member as snapshots have it, made anew if something has changed, and whether it has been tried. identity is
-// whether it says otherwise than before who is there.
-func (m *member) refresh() (is *entry, tried, identity bool) {
+// refresh returns the member's entry in snapshots, which it makes again if something has changed,
+// and whether the member was tried. identity reports whether the worker or its run is another one
+// than before.
+func (m *member) refresh() (e *entry, tried, identity bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.changed {
-		before := m.entry
-		m.entry = m.viewLocked()
-		m.changed = false
-		identity = before.Connected != m.entry.Connected ||
-			before.Report.GetWorkerId() != m.entry.Report.GetWorkerId() ||
-			before.Report.GetIncarnation() != m.entry.Report.GetIncarnation()
+	if m.mu.changed {
+		before := m.mu.entry
+		m.mu.entry = m.entryLocked()
+		m.mu.changed = false
+		identity = before.Connected != m.mu.entry.Connected ||
+			before.Report.GetWorkerId() != m.mu.entry.Report.GetWorkerId() ||
+			before.Report.GetIncarnation() != m.mu.entry.Report.GetIncarnation()
 	}
-	return &m.entry, m.tried, identity
+	return &m.mu.entry, m.mu.tried, identity
 }
 
-// view is the member as of now.
-func (m *member) view() Member {
+// current returns the member as of now.
+func (m *member) current() Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tracker.newest()
+	m.mu.tracker.newest()
 	return m.memberLocked()
 }
 
@@ -103,7 +116,7 @@ func (f *Fleet) run(ctx context.Context, m *member) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.counted.ended(connected, err)
+		f.events.streamEnded(connected, err)
 		err = nameError(m.address, err)
 		if connected {
 			failures = 0
@@ -111,32 +124,32 @@ func (f *Fleet) run(ctx context.Context, m *member) {
 		} else if failures == 0 || failures == 10 {
 			f.logger.Warn("worker not reached", "address", m.address, "error", reason(err))
 		}
-		m.failed(err)
-		f.touch()
+		m.setFailure(err)
+		f.publishSoon()
 		if !sleep(ctx, f.cfg.backoff(failures)) {
 			return
 		}
 	}
 }
 
-// workerID is the worker's, empty before it has said it.
+// workerID returns the worker's id; empty before its first report.
 func (m *member) workerID() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.tracker.report.GetWorkerId()
+	return m.mu.tracker.report.GetWorkerId()
 }
 
 // reason returns an error's text without gRPC's own words around it.
 func reason(err error) string {
 	text := status.Convert(err).Message()
-	if cause, is := rpc.ConnectionError(text); is {
+	if cause, found := rpc.ConnectionError(text); found {
 		return cause
 	}
 	return text
 }
 
-// session holds one health stream from dial to end; err is why it ended and never nil. connected is whether the worker
-// reported.
+// session runs one health stream from dial to end. err is why it ended and is never nil. connected
+// reports whether the worker reported.
 func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err error) {
 	link, err := f.connect(m)
 	if err != nil {
@@ -159,153 +172,154 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 	if err != nil {
 		return false, err
 	}
-	probe := probing{number: 1, sent: time.Now()}
+	p := probe{number: 1, sent: time.Now()}
 	send := func(ack uint64) error {
-		return stream.Send(&pb.HealthRequest{Ack: ack, Interval: durationpb.New(f.cfg.Interval), Probe: probe.number})
+		return stream.Send(&pb.HealthRequest{Ack: ack, Interval: durationpb.New(f.cfg.Interval), Probe: p.number})
 	}
 	if err := send(0); err != nil {
-		return false, ending(stream)
+		return false, streamError(stream)
 	}
 	for {
 		in, err := stream.Recv()
 		if err != nil {
-			return connected, ended(err)
+			return connected, endError(err)
 		}
 		link.reported.Store(true)
 		now := time.Now()
-		did := f.take(m, link, in, now, &probe)
-		if did.lose != nil {
-			m.loseAll(link.incarnation, did.lose)
-			return connected, did.lose
+		e := f.apply(m, link, in, now, &p)
+		if e.lose != nil {
+			m.loseLinks(link.incarnation, e.lose)
+			return connected, e.lose
 		}
-		if did.end != nil {
-			return connected, did.end
+		if e.end != nil {
+			return connected, e.end
 		}
 		connected = connected || in.GetFull() != nil
-		var ack uint64 // 0 asks for a full report
+		var ack uint64 // 0 requests a full report
 		switch {
-		case did.resync:
-			f.counted.resyncs.Add(1)
-		case now.Sub(probe.sent) >= probeEvery:
+		case e.resync:
+			f.events.resyncs.Add(1)
+		case now.Sub(p.sent) >= probeEvery:
 			ack = in.GetSequence()
-			probe = probing{number: probe.number + 1, sent: now}
+			p = probe{number: p.number + 1, sent: now}
 		default:
 			continue
 		}
 		if err := send(ack); err != nil {
-			return connected, ending(stream)
+			return connected, streamError(stream)
 		}
 	}
 }
 
-// ending is why a stream has ended on which a send failed: the status is behind the messages that came before it.
-func ending(stream interface {
+// streamError returns why a stream has ended on which a send failed. The status comes after the
+// messages that were received before it.
+func streamError(stream interface {
 	Recv() (*pb.HealthResponse, error)
 }) error {
 	for {
 		if _, err := stream.Recv(); err != nil {
-			return ended(err)
+			return endError(err)
 		}
 	}
 }
 
-// ended says in words that a worker has ended its stream well.
-func ended(err error) error {
+// endError replaces io.EOF by an error that says that the worker has ended its stream.
+func endError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errEnded
 	}
 	return err
 }
 
-// probing is the probe under way.
-type probing struct {
+// probe is the last probe of the round trip.
+type probe struct {
 	number uint64
 	sent   time.Time
 }
 
-// begin says that a session begins.
+// begin begins a session.
 func (m *member) begin() {
 	m.mu.Lock()
-	m.tracker.open()
+	m.mu.tracker.open()
 	m.mu.Unlock()
 }
 
-// end says that the session under way has ended.
+// end ends the current session.
 func (m *member) end() {
 	m.mu.Lock()
-	m.tracker.close()
-	m.load.leave(m)
-	m.link, m.changed = nil, true
+	m.mu.tracker.close()
+	m.mu.load.unclaim(m)
+	m.mu.link, m.mu.changed = nil, true
 	m.mu.Unlock()
 }
 
-// failed says why.
-func (m *member) failed(why error) {
+// setFailure sets why the last session ended.
+func (m *member) setFailure(why error) {
 	m.mu.Lock()
-	m.tried, m.failure, m.changed = true, reason(why), true
+	m.mu.tried, m.mu.failure, m.mu.changed = true, reason(why), true
 	m.mu.Unlock()
 }
 
-// loseAll gives up every request on a run of the worker, over the link of this session and those of earlier ones.
-func (m *member) loseAll(incarnation string, why error) {
+// loseLinks gives up every request on a run of the worker, over the links of all sessions.
+func (m *member) loseLinks(incarnation string, why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, l := range m.open {
+	for _, l := range m.mu.links {
 		if l.incarnation == incarnation {
 			l.lose(why)
 		}
 	}
 }
 
-// tellLocked tells every link to a run of the worker whether it drains.
-func (m *member) tellLocked(incarnation string, drains bool) {
-	for _, l := range m.open {
+// setDrainingLocked sets on every link to a run of the worker whether that drains.
+func (m *member) setDrainingLocked(incarnation string, draining bool) {
+	for _, l := range m.mu.links {
 		if l.incarnation == incarnation {
-			l.drains.set(drains)
+			l.drain.set(draining)
 		}
 	}
 }
 
-// take applies one message to a member.
-func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time, probe *probing) effect {
+// apply applies one message to a member.
+func (f *Fleet) apply(m *member, link *Link, in *pb.HealthResponse, now time.Time, p *probe) effect {
 	full := in.GetFull()
 	if full != nil {
-		f.giveLoad(m, full.GetWorkerId(), full.GetIncarnation())
+		f.assignLoad(m, full.GetWorkerId(), full.GetIncarnation())
 	}
 	m.mu.Lock()
-	did := m.tracker.take(in)
-	if full != nil || in.GetDelta().GetLoad() != nil || in.GetDelta().GetModelsChanged() || in.GetDelta().GetVectors() != nil {
-		if m.load.by(m) {
-			observe(&m.load.Load, m.tracker.report)
+	e := m.mu.tracker.apply(in)
+	if full != nil || in.GetDelta().GetLoad() != nil || in.GetDelta().GetModelsChanged() {
+		if m.mu.load.claim(m) {
+			setReports(&m.mu.load.Load, m.mu.tracker.report)
 		}
 	}
-	m.last = now
+	m.mu.last = now
 	if full != nil || in.GetDelta().GetModelsChanged() {
-		m.modelsAt = now
+		m.mu.modelsAt = now
 	}
-	if in.GetProbe() == probe.number {
-		m.roundTrip = now.Sub(probe.sent)
+	if in.GetProbe() == p.number {
+		m.mu.roundTrip = now.Sub(p.sent)
 	}
-	joined := did.end == nil && full != nil && m.link == nil
+	joined := e.end == nil && full != nil && m.mu.link == nil
 	if joined {
-		m.tried, m.failure, m.link = true, "", link
+		m.mu.tried, m.mu.failure, m.mu.link = true, "", link
 		link.incarnation = full.GetIncarnation()
 	}
-	m.changed = m.changed || did.changed || did.counts
-	link.patience.Store(int32(patience(m.tracker.stepBound(), f.cfg.Stale)))
-	if did.changed {
-		m.tellLocked(link.incarnation, m.tracker.report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING)
+	m.mu.changed = m.mu.changed || e.changed || e.numbers
+	link.patience.Store(int32(patience(m.mu.tracker.stepBound(), f.cfg.Stale)))
+	if e.changed {
+		m.setDrainingLocked(link.incarnation, m.mu.tracker.report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING)
 	}
 	m.mu.Unlock()
 	switch {
-	case did.changed:
-		f.touch()
-	case did.counts:
-		f.recount()
+	case e.changed:
+		f.publishSoon()
+	case e.numbers:
+		f.publishLater()
 	}
 	if joined {
 		f.logger.Info("worker connected", "address", m.address, "worker", full.GetWorkerId(),
 			"incarnation", full.GetIncarnation(), "state", full.GetState(), "models", len(full.GetModels()))
 	}
-	return did
+	return e
 }

@@ -13,7 +13,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// script is a stream with messages that lie before its end.
+// script is a stream with messages before its end.
 type script struct {
 	messages int
 	end      error
@@ -26,7 +26,7 @@ func (s *script) Recv() (*pb.HealthResponse, error) {
 	return &pb.HealthResponse{}, nil
 }
 
-func TestTheEndOfAStreamIsFoundBehindTheMessagesBeforeIt(t *testing.T) {
+func TestStreamErrorSkipsMessages(t *testing.T) {
 	broken := errors.New("broken")
 	for name, tc := range map[string]struct {
 		stream script
@@ -36,30 +36,30 @@ func TestTheEndOfAStreamIsFoundBehindTheMessagesBeforeIt(t *testing.T) {
 		"behind several": {script{3, broken}, broken},
 		"a good end":     {script{2, io.EOF}, errEnded},
 	} {
-		t.Run(name, func(t *testing.T) { require.ErrorIs(t, ending(&tc.stream), tc.want) })
+		t.Run(name, func(t *testing.T) { require.ErrorIs(t, streamError(&tc.stream), tc.want) })
 	}
 }
 
-func TestLoadsOfWorkersThatAreGoneAreForgotten(t *testing.T) {
+func TestLoadsOfLostWorkersAreForgotten(t *testing.T) {
 	f, err := New(Config{Dial: func(string) (*grpc.ClientConn, error) { return nil, io.EOF }}, hclog.NewNullLogger())
 	require.NoError(t, err)
-	load := func(m *member, id string) *told {
-		f.giveLoad(m, id, "i")
-		return m.load
+	load := func(m *member, id string) *sharedLoad {
+		f.assignLoad(m, id, "i")
+		return m.mu.load
 	}
 	present := &member{}
-	f.members["a:1"] = present
+	f.mu.members["a:1"] = present
 	kept, busy := load(present, "present"), load(&member{}, "busy")
 	require.True(t, busy.Begin(10, 0))
 	for i := range 1000 {
 		load(&member{}, fmt.Sprintf("container-%d", i))
 	}
-	require.LessOrEqual(t, len(f.loads), 3, "those of a member and of a request under way, and the newest")
+	require.LessOrEqual(t, len(f.mu.loads), 3, "those of a member and of a request in flight, and the newest")
 	require.Same(t, kept, load(present, "present"))
 	require.Same(t, busy, load(&member{}, "busy"))
 }
 
-func TestAnAnswerOfAnEarlierRunSaysNothingOfThisOne(t *testing.T) {
+func TestDigestOfAnEarlierRunIsIgnored(t *testing.T) {
 	full := func(incarnation, digest string) *pb.HealthResponse {
 		return &pb.HealthResponse{Sequence: 1, Event: &pb.HealthResponse_Full{Full: &pb.WorkerReport{
 			WorkerId: "w", Incarnation: incarnation, Models: []*pb.ModelStatus{
@@ -67,10 +67,10 @@ func TestAnAnswerOfAnEarlierRunSaysNothingOfThisOne(t *testing.T) {
 		}}}
 	}
 	m := &member{}
-	m.tracker.take(full("i2", "d2"))
+	m.mu.tracker.apply(full("i2", "d2"))
 	old, now := &Link{incarnation: "i1"}, &Link{incarnation: "i2"}
-	m.served(old, "m", "d1")
-	require.Empty(t, m.tracker.digests.doubts)
-	m.served(now, "m", "d1")
-	require.Len(t, m.tracker.digests.doubts, 1)
+	m.observeDigest(old, "m", "d1")
+	require.Empty(t, m.mu.tracker.digests.doubts)
+	m.observeDigest(now, "m", "d1")
+	require.Len(t, m.mu.tracker.digests.doubts, 1)
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestANameThatLostAnAddressIsLookedUpMoreOftenForAWhile(t *testing.T) {
+func TestNameThatLostAnAddressIsLookedUpOften(t *testing.T) {
 	const usual, quick = 5 * time.Second, time.Second
 	now := time.Unix(1e9, 0)
-	p := pace{}
+	p := lookupInterval{}
 	for _, look := range []struct {
 		after time.Duration
 		hosts []string

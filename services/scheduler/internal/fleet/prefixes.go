@@ -7,72 +7,75 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// prefixes are the cached prefixes that a worker has told of, by model. The map is never changed once it is made; what it points
-// to is. Only models of the worker's report are in it, so that it is no longer than that.
-type prefixes map[string]prefixesOf
+// prefixes are the cached prefixes that a worker has reported, by model. The map is immutable, but
+// the sets that it points to change. It has only models of the worker's report, which bounds its
+// size.
+type prefixes map[string]modelPrefixes
 
-// prefixesOf is one model's.
-type prefixesOf struct {
+// modelPrefixes are those of one model.
+type modelPrefixes struct {
 	digest string
 	keys   *route.Prefixes
 }
 
-// of is what routing sees of a model; nil where nothing was told of this digest.
+// of returns the prefixes of a model; nil if none were reported for this digest.
 func (p prefixes) of(name, digest string) *route.Prefixes {
-	if is := p[name]; is.digest == digest {
-		return is.keys
+	if m := p[name]; m.digest == digest {
+		return m.keys
 	}
 	return nil
 }
 
-// told applies a message of a worker whose report lists some models, and returns what is known then; changed is whether it
-// points elsewhere than before. A model that is not listed is not kept: a worker tells of it in its report first.
-func (p prefixes) told(in *pb.PrefixKeys, report *pb.WorkerReport, all *route.Indexes) (is prefixes, changed bool) {
+// apply applies a message of a worker with a report. changed reports whether the result points to
+// another set than before. Prefixes of a model that the report does not list are ignored, because a
+// worker reports a model first.
+func (p prefixes) apply(in *pb.PrefixKeys, report *pb.WorkerReport, index *route.Indexes) (result prefixes, changed bool) {
 	name, digest := in.GetModel(), in.GetModelDigest()
 	if !lists(report, name, digest) {
 		return p, false
 	}
 	keys := p.of(name, digest)
 	if changed = keys == nil || in.GetReset_(); changed {
-		p[name].keys.Drop() // of another digest too
-		keys = all.Prefixes(name, digest)
+		p[name].keys.Drop() // also that of another digest
+		keys = index.Prefixes(name, digest)
 		p = maps.Clone(p)
 		if p == nil {
 			p = prefixes{}
 		}
-		p[name] = prefixesOf{digest, keys}
+		p[name] = modelPrefixes{digest, keys}
 	}
 	keys.Change(in.GetAdded(), in.GetRemoved())
 	return p, changed
 }
 
-// listed are the prefixes of the models that a new report lists; those of a model that it lists for the first time are empty.
-func (p prefixes) listed(report *pb.WorkerReport, all *route.Indexes) prefixes {
-	is := prefixes{}
-	for name, of := range p {
-		if lists(report, name, of.digest) {
-			is[name] = of
+// retain returns the prefixes of the models that a new report lists, and drops the others. A model
+// that is listed for the first time has an empty set.
+func (p prefixes) retain(report *pb.WorkerReport, index *route.Indexes) prefixes {
+	result := prefixes{}
+	for name, m := range p {
+		if lists(report, name, m.digest) {
+			result[name] = m
 		} else {
-			of.keys.Drop()
+			m.keys.Drop()
 		}
 	}
 	for _, m := range report.GetModels() {
 		name, digest := m.GetName(), m.GetModelDigest()
-		if _, there := is[name]; !there && digest != "" {
-			is[name] = prefixesOf{digest, all.Prefixes(name, digest)}
+		if _, found := result[name]; !found && digest != "" {
+			result[name] = modelPrefixes{digest, index.Prefixes(name, digest)}
 		}
 	}
-	return is
+	return result
 }
 
-// drop voids all: the worker is not followed any more, or tells everything anew.
+// drop drops all sets.
 func (p prefixes) drop() {
-	for _, of := range p {
-		of.keys.Drop()
+	for _, m := range p {
+		m.keys.Drop()
 	}
 }
 
-// lists says whether a report has a model of this digest.
+// lists reports whether a report has a model with a digest.
 func lists(report *pb.WorkerReport, name, digest string) bool {
 	for _, m := range report.GetModels() {
 		if m.GetName() == name && m.GetModelDigest() == digest {

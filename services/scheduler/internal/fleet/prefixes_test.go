@@ -15,21 +15,23 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// teller makes a worker tell of cached prefixes in place of its heartbeats, and may leave out a number.
-type teller struct {
-	mu    sync.Mutex
-	queue []*pb.PrefixKeys // guarded by mu
+// prefixReporter makes a worker report cached prefixes instead of heartbeats. It can skip a number.
+type prefixReporter struct {
+	mu struct {
+		sync.Mutex
+		queue []*pb.PrefixKeys
+	}
 	fulls atomic.Int64
 	skip  atomic.Bool
 }
 
-func (p *teller) tell(keys ...*pb.PrefixKeys) {
+func (p *prefixReporter) report(keys ...*pb.PrefixKeys) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queue = append(p.queue, keys...)
+	p.mu.queue = append(p.mu.queue, keys...)
 }
 
-func (p *teller) onHealth(out *pb.HealthResponse) {
+func (p *prefixReporter) onHealth(out *pb.HealthResponse) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -37,9 +39,9 @@ func (p *teller) onHealth(out *pb.HealthResponse) {
 		p.fulls.Add(1)
 	case out.GetHeartbeat() != nil && p.skip.CompareAndSwap(true, false):
 		out.Sequence++
-	case out.GetHeartbeat() != nil && len(p.queue) > 0:
-		out.Event = &pb.HealthResponse_PrefixKeys{PrefixKeys: p.queue[0]}
-		p.queue = p.queue[1:]
+	case out.GetHeartbeat() != nil && len(p.mu.queue) > 0:
+		out.Event = &pb.HealthResponse_PrefixKeys{PrefixKeys: p.mu.queue[0]}
+		p.mu.queue = p.mu.queue[1:]
 	}
 }
 
@@ -47,7 +49,7 @@ func keysOf(model string, reset bool, added, removed []uint64) *pb.PrefixKeys {
 	return &pb.PrefixKeys{Model: model, ModelDigest: "d-" + model, Reset_: reset, Added: added, Removed: removed}
 }
 
-// longest is the number of the longest cached prefix of a request on the fleet's first worker.
+// longest returns the number of the longest cached prefix of a request on the fleet's first worker.
 func longest(f *fleet.Fleet, model string, keys ...uint64) int {
 	for _, m := range f.Snapshot().Route.Workers[0].Models {
 		if m.Name == model {
@@ -60,7 +62,7 @@ func longest(f *fleet.Fleet, model string, keys ...uint64) int {
 func TestCachedPrefixesReachRouting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
-		n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m", "other"), &teller{}
+		n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m", "other"), &prefixReporter{}
 		w.OnHealth = p.onHealth
 		n.Start(t, "a:1", w)
 		f := follow(t, n, nil, "a:1")
@@ -71,49 +73,49 @@ func TestCachedPrefixesReachRouting(t *testing.T) {
 			require.Eventually(t, func() bool { return longest(f, model, keys...) == want }, hang, time.Millisecond)
 		}
 
-		p.tell(keysOf("m", true, []uint64{1}, nil), keysOf("m", false, []uint64{2, 3}, nil))
+		p.report(keysOf("m", true, []uint64{1}, nil), keysOf("m", false, []uint64{2, 3}, nil))
 		becomes(3, "m", 1, 2, 3, 4)
 		require.Zero(t, longest(f, "other", 1, 2, 3), "each model has its own")
-		p.tell(keysOf("m", false, []uint64{4}, []uint64{3}))
+		p.report(keysOf("m", false, []uint64{4}, []uint64{3}))
 		becomes(4, "m", 1, 2, 3, 4)
 		require.Zero(t, longest(f, "m", 3))
-		p.tell(keysOf("m", true, []uint64{9}, nil))
+		p.report(keysOf("m", true, []uint64{9}, nil))
 		becomes(1, "m", 9)
-		require.Zero(t, longest(f, "m", 1, 2, 3, 4), "a reset voids what was told before")
+		require.Zero(t, longest(f, "m", 1, 2, 3, 4), "a reset drops the keys reported before")
 
-		// What a worker tells of a model that its report does not list is not kept, nor of another digest.
-		p.tell(keysOf("stranger", true, []uint64{1}, nil), &pb.PrefixKeys{Model: "m", ModelDigest: "d-old", Added: []uint64{5}},
+		// Keys of a model that the report does not list, or of another digest, are ignored.
+		p.report(keysOf("stranger", true, []uint64{1}, nil), &pb.PrefixKeys{Model: "m", ModelDigest: "d-old", Added: []uint64{5}},
 			keysOf("m", false, []uint64{6}, nil))
 		becomes(1, "m", 6)
 		require.Zero(t, longest(f, "m", 5))
 
-		// A model that goes takes its prefixes with it, and comes back without.
+		// The prefixes of a model that is unloaded are dropped.
 		w.Change(func(r *pb.WorkerReport) { r.Models = []*pb.ModelStatus{workertest.Model("other")} })
 		becomes(-1, "m", 9)
 		w.Change(func(r *pb.WorkerReport) { r.Models = append(r.Models, workertest.Model("m")) })
 		becomes(0, "m", 9)
-		p.tell(keysOf("m", false, []uint64{9}, nil))
+		p.report(keysOf("m", false, []uint64{9}, nil))
 		becomes(1, "m", 9)
 		w.Change(func(r *pb.WorkerReport) { r.Models[1].ModelDigest = "d-new" })
 		becomes(0, "m", 9)
 	})
 }
 
-func TestAGapVoidsCachedPrefixesUntilTheyAreToldAnew(t *testing.T) {
+func TestGapDropsCachedPrefixes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
-		n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m"), &teller{}
+		n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m"), &prefixReporter{}
 		w.OnHealth = p.onHealth
 		n.Start(t, "a:1", w)
 		f := follow(t, n, nil, "a:1")
 		until(t, f, connected(1))
-		p.tell(keysOf("m", true, []uint64{1, 2}, nil))
+		p.report(keysOf("m", true, []uint64{1, 2}, nil))
 		require.Eventually(t, func() bool { return longest(f, "m", 1, 2) == 2 }, hang, time.Millisecond)
 		old := f.Snapshot().Route.Workers[0].Models[0].Prefixes
 		p.skip.Store(true)
 		require.Eventually(t, func() bool { return p.fulls.Load() == 2 && longest(f, "m", 1, 2) == 0 }, hang, time.Millisecond)
 		require.Zero(t, old.Len(), "nor does an older snapshot have what nobody vouches for")
-		p.tell(keysOf("m", true, []uint64{1}, nil))
+		p.report(keysOf("m", true, []uint64{1}, nil))
 		require.Eventually(t, func() bool { return longest(f, "m", 1, 2) == 1 }, hang, time.Millisecond)
 	})
 }

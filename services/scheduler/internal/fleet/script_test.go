@@ -22,8 +22,9 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// A script is lines of commands to a fleet without sockets and without time; the lines after each, "-> ...", are what comes of it,
-// and -update rewrites them. A message has the number that is due unless number=N says another.
+// TestScripts plays golden scripts: commands to a fleet without sockets and without time. The lines
+// "-> ..." after a command are its outcome, and -update rewrites them. A message has the next
+// number, unless number=N states another one.
 //
 //	ADDRESS opens                              a health stream begins
 //	ADDRESS full ID/INCARNATION STATE MODEL:DIGEST[:STATE]... [bound=D] [age=D]
@@ -32,18 +33,20 @@ import (
 //	ADDRESS keys MODEL:DIGEST KEY...           cached prefixes, all of them
 //	ADDRESS says MESSAGE                       any message, in protobuf's text format
 //	ADDRESS ends WORDS                         the stream breaks
-//	ADDRESS request                            a request holds the worker's link
-//	ADDRESS served MODEL DIGEST                an answer says what it is of
-//	ADDRESS leaves                             no name has the address any more
-//	ticks N [ADDRESS[?|!]]...                  as many pass; the addresses given have a frame read and answer in each; "?": only a frame
-//	                                           is read, "!": they only answer
-//	clock D                                    this machine's clock is set by so much
-//	connection most=N TICK...                  one beside a health stream: "-" quiet, "+" an answer
+//	ADDRESS request                            a request acquires the worker's link
+//	ADDRESS served MODEL DIGEST                an answer states its digest
+//	ADDRESS leaves                             no configured name has the address any more
+//	ticks N [ADDRESS[?|!]]...                  N ticks. In each, a frame of the addresses is
+//	                                           read, and their servers answer; "?": only the
+//	                                           frame, "!": only the answer
+//	clock D                                    this machine's clock is set forward by D
+//	connection most=N TICK...                  a connection without a health stream: "-" silence,
+//	                                           "+" an answer
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, play)
 }
 
-// play runs a script and returns it with the outcomes that are.
+// play runs a script and returns it with its outcomes.
 func play(t *testing.T, script string) string {
 	t.Helper()
 	f, err := New(Config{Dial: func(string) (*grpc.ClientConn, error) { return nil, errors.New("no network") }}, hclog.NewNullLogger())
@@ -57,18 +60,18 @@ type player struct {
 	f        *Fleet
 	now      time.Time
 	sessions map[string]*playedSession
-	left     []*playedSession // no name has their addresses any more, and requests hold their links
-	shown    string
+	left     []*playedSession // their addresses have left, and requests hold their links
+	last     string           // the last rows shown
 	out      strings.Builder
 }
 
-// playedSession is what an address's goroutine would have.
+// playedSession is the state of an address's goroutine.
 type playedSession struct {
 	m     *member
 	link  *Link
-	held  []*Link // by requests
+	held  []*Link // those of requests
 	open  bool
-	probe probing
+	probe probe
 }
 
 func (p *player) play(script string) string {
@@ -102,7 +105,7 @@ func (p *player) command(address, verb string, words []string, line string) {
 	s := p.sessions[address]
 	if s == nil {
 		require.Equal(p, "opens", verb, "%s: nothing was opened there", line)
-		m := &member{address: address, leave: func() {}, load: &told{}, changed: true, tracker: tracker{index: &p.f.prefixes}}
+		m := newMember(address, tracker{index: &p.f.prefixes})
 		s = &playedSession{m: m}
 		p.sessions[address] = s
 		p.follow(m)
@@ -111,56 +114,56 @@ func (p *player) command(address, verb string, words []string, line string) {
 	case "opens":
 		require.False(p, s.open, "%s: the last stream has not ended", line)
 		s.link, s.open = newLink(nil, nil, p.f.cfg), true
-		s.link.conns[0].asking.Store(true) // by nobody: the script answers
-		s.m.open = append(s.m.open, s.link)
+		s.link.mu.conns[0].asking.Store(true) // the script answers instead
+		s.m.mu.links = append(s.m.mu.links, s.link)
 		s.m.begin()
 	case "ends":
 		p.end(s, errors.New(strings.Join(words, " ")))
 	case "request":
-		link, load := s.m.entry.Link, s.m.entry.Load
+		link, load := s.m.mu.entry.Link, s.m.mu.entry.Load
 		require.NotNil(p, link, "%s", line)
 		require.True(p, link.Acquire())
 		require.True(p, load.Begin(100, 0))
 		s.held = append(s.held, link)
 	case "served":
-		s.m.served(s.link, words[0], words[1])
+		s.m.observeDigest(s.link, words[0], words[1])
 	case "leaves":
 		s.link.reporting.Store(false)
 		if s.open = false; len(s.held) > 0 {
 			p.left = append(p.left, s)
 		}
-		delete(p.f.members, address)
+		delete(p.f.mu.members, address)
 		delete(p.sessions, address)
-		p.f.order, p.f.shadowed = sorted(p.f.members), nil
+		p.f.mu.order, p.f.mu.shadowed = sorted(p.f.mu.members), nil
 	default:
 		require.True(p, s.open, "%s: no stream is open", line)
 		p.message(s, p.parse(s, verb, words, line))
 	}
 }
 
-// follow puts a member among the others.
+// follow adds a member.
 func (p *player) follow(m *member) {
-	p.f.members[m.address] = m
-	p.f.entries[m.address] = []string{m.address}
-	p.f.order, p.f.shadowed = sorted(p.f.members), nil
+	p.f.mu.members[m.address] = m
+	p.f.mu.addresses[m.address] = []string{m.address}
+	p.f.mu.order, p.f.mu.shadowed = sorted(p.f.mu.members), nil
 }
 
-// message gives a message to the fleet, and does with what comes of it as a session does.
+// message applies a message to the fleet, and handles the effect as a session does.
 func (p *player) message(s *playedSession, in *pb.HealthResponse) {
-	before, kept := s.m.tracker.report, proto.CloneOf(s.m.tracker.report)
+	before, kept := s.m.mu.tracker.report, proto.CloneOf(s.m.mu.tracker.report)
 	s.link.reported.Store(true)
-	did := p.f.take(s.m, s.link, in, p.now, &s.probe)
+	e := p.f.apply(s.m, s.link, in, p.now, &s.probe)
 	require.True(p, before == nil || proto.Equal(before, kept), "a report was changed")
 	switch {
-	case did.lose != nil:
-		s.m.loseAll(s.link.incarnation, did.lose)
-		p.end(s, did.lose)
-	case did.end != nil:
-		p.end(s, did.end)
-	case did.resync:
+	case e.lose != nil:
+		s.m.loseLinks(s.link.incarnation, e.lose)
+		p.end(s, e.lose)
+	case e.end != nil:
+		p.end(s, e.end)
+	case e.resync:
 		p.say("asks %s for a full report", s.m.address)
 	}
-	if (did.changed || did.counts) && strings.Contains(p.Name(), "merge") {
+	if (e.changed || e.numbers) && strings.Contains(p.Name(), "merge") {
 		p.say("changed")
 	}
 }
@@ -168,7 +171,7 @@ func (p *player) message(s *playedSession, in *pb.HealthResponse) {
 // end ends a session as its goroutine does.
 func (p *player) end(s *playedSession, why error) {
 	s.m.end()
-	s.m.failed(why)
+	s.m.setFailure(why)
 	s.link.reporting.Store(false)
 	s.open = false
 	p.say("the stream of %s ends: %v", s.m.address, why)
@@ -176,7 +179,7 @@ func (p *player) end(s *playedSession, why error) {
 	s.held = nil
 }
 
-// giveUp says which requests are given up.
+// giveUp prints the requests that are given up.
 func (p *player) giveUp(s *playedSession) {
 	for _, l := range s.held {
 		if l.lost.Err() != nil {
@@ -194,9 +197,9 @@ func (p *player) ticks(words []string) {
 			if !idle {
 				link.Heard()
 			}
-			link.conns[0].answered.Store(!mute)
+			link.mu.conns[0].answered.Store(!mute)
 		}
-		for _, m := range p.f.order {
+		for _, m := range p.f.mu.order {
 			s := p.sessions[m.address]
 			if !s.open {
 				continue
@@ -213,15 +216,15 @@ func (p *player) ticks(words []string) {
 	}
 }
 
-// connection plays one that has no health stream.
+// connection plays a connection without a health stream.
 func (p *player) connection(words []string) {
-	most, w := 0, watch{}
+	most, silence := 0, silenceDetector{}
 	for i, word := range words {
-		if value, is := strings.CutPrefix(word, "most="); is {
+		if value, found := strings.CutPrefix(word, "most="); found {
 			most = p.number(value)
 			continue
 		}
-		switch ask, lost := w.tick(word == "+", most); {
+		switch ask, lost := silence.tick(word == "+", most); {
 		case lost:
 			p.say("lost at tick %d", i)
 			return
@@ -232,13 +235,13 @@ func (p *player) connection(words []string) {
 	p.say("open")
 }
 
-// parse makes a message of a command.
+// parse returns the message of a command.
 func (p *player) parse(s *playedSession, verb string, words []string, line string) *pb.HealthResponse {
-	in := &pb.HealthResponse{Sequence: s.m.tracker.sequence + 1}
+	in := &pb.HealthResponse{Sequence: s.m.mu.tracker.sequence + 1}
 	if verb == "says" {
 		_, text, _ := strings.Cut(line, " says ")
 		require.NoError(p, prototext.UnmarshalOptions{}.Unmarshal([]byte(text), in), "%s", line)
-		in.Sequence = s.m.tracker.sequence + 1
+		in.Sequence = s.m.mu.tracker.sequence + 1
 		return in
 	}
 	var progress *pb.StepProgress
@@ -297,7 +300,7 @@ func (p *player) progress(to *pb.StepProgress, key, value string) {
 	}
 }
 
-// model is MODEL:DIGEST[:STATE].
+// model parses MODEL:DIGEST[:STATE].
 func (p *player) model(word string) *pb.ModelStatus {
 	parts := strings.Split(word+":READY", ":")
 	state, known := pb.ModelState_value["MODEL_STATE_"+parts[2]]
@@ -305,7 +308,7 @@ func (p *player) model(word string) *pb.ModelStatus {
 	return &pb.ModelStatus{Name: parts[0], ModelDigest: parts[1], State: pb.ModelState(state)}
 }
 
-// show writes the newest snapshot if it says something else than the one before.
+// show prints the newest snapshot if it differs from the last one.
 func (p *player) show() {
 	p.f.publish()
 	var out strings.Builder
@@ -313,14 +316,14 @@ func (p *player) show() {
 	for i := range snapshot.Members {
 		out.WriteString("-> " + p.row(&snapshot.Members[i], &snapshot.Route.Workers[i], now[i].Report) + "\n")
 	}
-	if out.String() == p.shown {
+	if out.String() == p.last {
 		return
 	}
-	p.shown = out.String()
-	p.out.WriteString(p.shown)
+	p.last = out.String()
+	p.out.WriteString(p.last)
 }
 
-// row is one member.
+// row prints one member.
 func (p *player) row(m *Member, w *route.Worker, now *pb.WorkerReport) string {
 	require.Equal(p, m.Connected, w.Connected)
 	require.Equal(p, m.Connected, m.Link != nil)
@@ -345,7 +348,7 @@ func (p *player) row(m *Member, w *route.Worker, now *pb.WorkerReport) string {
 	if n := m.Load.InFlight(); n > 0 {
 		out += fmt.Sprintf(" in_flight=%d", n)
 	}
-	if m.Link != nil && m.Link.drains.is {
+	if m.Link != nil && m.Link.drain.mu.draining {
 		out += " [drains]"
 	}
 	return out + problem(m)
@@ -361,7 +364,7 @@ func problem(m *Member) string {
 	return " | " + m.Problem
 }
 
-// details are the numbers of a report.
+// details prints the numbers of a report.
 func details(r *pb.WorkerReport) (out string) {
 	for _, f := range r.GetFiles() {
 		out += " file=" + f.GetName()

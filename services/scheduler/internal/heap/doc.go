@@ -1,9 +1,12 @@
-// Package heap chooses how much the Go heap may grow between two garbage collections, by what is alive in it and by how fast it
-// is allocated from.
+// Package heap chooses how much the Go heap may grow between two garbage collections, from the live
+// heap and the rate of allocation.
 //
-// A share of what is alive, as the runtime has it, is a bad measure for a relay at both ends: with few streams a few megabytes
-// are alive, and a collection every few thousand messages costs more than memory that nobody misses; with ten thousand streams
-// hundreds are, and twice as much would be held for garbage that comes slowly. Where hardly anything runs, little room is best:
-// what a call allocates then still lies in the processor's caches. Room and Rate decide, and are pure; Follow measures and obeys.
-// Where the process may have so much memory and no more, Bound has the runtime keep below it.
+// GOGC, a share of the live heap, suits a relay badly at both ends. With few streams a few
+// megabytes are live, and a collection every few thousand messages costs more than memory that is
+// not needed otherwise. With ten thousand streams hundreds of megabytes are live, and as much again
+// would be reserved for garbage that accumulates slowly. On an idle process a small heap is best,
+// because the memory of a call then stays in the processor's caches.
+//
+// Room and Rate decide and are pure. Follow measures and applies their result. Bound makes the
+// runtime respect the memory limit of the process.
 package heap

@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// period is how long a burst of allocations, or a collection that found much more alive than the one before, may be obeyed wrongly.
+// period bounds how long the target is wrong after a burst of allocations, or after a collection
+// that found a much larger live heap.
 const period = 100 * time.Millisecond
 
-// Follow gives the heap its room until ctx ends; then it restores what was set before. Call it once for a process.
+// Follow sets the collector's target until ctx ends. Then it restores the previous one. Call it
+// once in a process.
 func Follow(ctx context.Context) {
 	read := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	look := func() (live, allocated uint64) {

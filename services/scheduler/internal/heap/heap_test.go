@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-func TestASmallHeapIsCollectedSeldomAndALargeOneKeptClose(t *testing.T) {
+func TestRoomForSmallAndLargeHeaps(t *testing.T) {
 	const mb = 1 << 20
 	for name, tc := range map[string]struct{ live, perSecond, room uint64 }{
 		"nothing":                    {0, 0, 4 * mb},
@@ -31,7 +31,7 @@ func TestASmallHeapIsCollectedSeldomAndALargeOneKeptClose(t *testing.T) {
 	}
 }
 
-func TestMoreAliveNeverMeansLessRoomNorMuchOfALargerShare(t *testing.T) {
+func TestRoomGrowsWithTheLiveHeap(t *testing.T) {
 	for _, perSecond := range []uint64{0, 1 << 22, 1 << 30} {
 		for live := uint64(1); live < 1<<45; live = live*5/4 + 1 {
 			more := live*5/4 + 1
@@ -42,7 +42,7 @@ func TestMoreAliveNeverMeansLessRoomNorMuchOfALargerShare(t *testing.T) {
 	}
 }
 
-func TestARateGrowsAtOnceAndFallsSlowly(t *testing.T) {
+func TestRateGrowsAtOnceAndFallsSlowly(t *testing.T) {
 	var r Rate
 	require.Zero(t, r.Next(0, period))
 	require.EqualValues(t, 10e6, r.Next(1e6, 100*time.Millisecond))
@@ -57,11 +57,11 @@ func TestARateGrowsAtOnceAndFallsSlowly(t *testing.T) {
 	require.Positive(t, r.Next(1, 0), "a clock that stands still divides nothing by zero")
 }
 
-func TestTheFirstCollectionComesInTime(t *testing.T) {
+func TestFirstCollectionIsInTime(t *testing.T) {
 	require.LessOrEqual(t, percent(0, 0)*runtimeLeast/100, least, "before it nothing is known to be alive")
 }
 
-func TestOnlyAChangeThatMattersStopsTheProgram(t *testing.T) {
+func TestSmallChangesAreIgnored(t *testing.T) {
 	require.False(t, apart(100, 100))
 	require.False(t, apart(109, 100))
 	require.True(t, apart(112, 100))
@@ -69,9 +69,9 @@ func TestOnlyAChangeThatMattersStopsTheProgram(t *testing.T) {
 	require.True(t, apart(1, 4800))
 }
 
-func TestTheRuntimeGetsItsOwnPercentageBack(t *testing.T) {
+func TestFollowRestoresThePercentage(t *testing.T) {
 	rpctest.NoLeaks(t)
-	const own = 5000 // more than Follow sets, whatever is alive here
+	const own = 5000 // more than Follow sets for any live heap of this test
 	require.Greater(t, own, percent(0, math.MaxUint64))
 	before := debug.SetGCPercent(own)
 	defer debug.SetGCPercent(before)

@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept is the part of what the process may have that is not the heap's: stacks, holes between large pieces, and what a collection
-// under way does not yet know.
-const kept = 8
+// reservedShare is the part of the limit, one eighth, that is left for other memory than the heap:
+// stacks, fragmentation, and allocations during a collection.
+const reservedShare = 8
 
-// Files in which a container's memory is bounded, in bytes: of the second version of control groups and of the first.
+// Files with the memory limit of a container in bytes: of control groups version 2 and version 1.
 var groups = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
 
-// Bound has the collector work harder before the process reaches what it may have, by its control group and its limit of data.
-// undo restores what was set before.
+// Bound makes the collector work harder before the process reaches the limit of its control group
+// or its data segment. undo restores the previous limit.
 func Bound() (undo func()) {
 	bytes := allowed(groups, dataLimit())
 	if bytes == math.MaxInt64 {
 		return func() {}
 	}
-	before := debug.SetMemoryLimit(bytes - bytes/kept)
+	before := debug.SetMemoryLimit(bytes - bytes/reservedShare)
 	return func() { debug.SetMemoryLimit(before) }
 }
 
-// dataLimit is RLIMIT_DATA.
+// dataLimit returns RLIMIT_DATA.
 func dataLimit() uint64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_DATA, &limit) != nil {
@@ -37,18 +37,19 @@ func dataLimit() uint64 {
 	return limit.Cur
 }
 
-// allowed is the least of a number and of those in files; MaxInt64: there is no bound.
+// allowed returns the smallest of a number and the numbers in files, or MaxInt64 without a limit.
 func allowed(files []string, least uint64) int64 {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			continue // another version of control groups, or none
 		}
-		if n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil { // else "max"
+		// else "max"
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil {
 			least = min(least, n)
 		}
 	}
-	if least >= 1<<62 { // the first version says so where there is no bound
+	if least >= 1<<62 { // version 1 reports no limit like this
 		return math.MaxInt64
 	}
 	return int64(least)

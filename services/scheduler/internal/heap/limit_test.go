@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheLeastBoundCounts(t *testing.T) {
+func TestSmallestLimitApplies(t *testing.T) {
 	dir := t.TempDir()
 	file := func(text string) string {
 		path := filepath.Join(dir, "of "+text)

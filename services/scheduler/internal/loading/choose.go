@@ -6,11 +6,11 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
-	"github.com/millrace/millrace/services/scheduler/internal/place"
+	"github.com/millrace/millrace/services/scheduler/internal/placement"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// Reachable are the connected members of a snapshot. The error is one of package route's.
+// Reachable returns the connected members of a snapshot. The error is a sentinel of package route.
 func Reachable(s *fleet.Snapshot) ([]fleet.Member, error) {
 	if !s.Route.Known {
 		return nil, fmt.Errorf("%w: this scheduler has not heard from its workers yet: try again", route.ErrFleetUnknown)
@@ -28,10 +28,11 @@ func Reachable(s *fleet.Snapshot) ([]fleet.Member, error) {
 	return out, nil
 }
 
-// choose asks place for workers; those that serve another digest than the one expected are no candidates.
+// choose returns the workers that should load the model, best first. Workers that serve it with
+// another digest than the expected one are left out.
 func choose(members []fleet.Member, o Order) ([]string, error) {
 	name, want := o.Request.GetModel(), o.Request.GetExpectModelDigest()
-	var candidates []place.Candidate
+	var candidates []placement.Candidate
 	differ := ""
 	for i := range members {
 		m := &members[i]
@@ -52,16 +53,16 @@ func choose(members []fleet.Member, o Order) ([]string, error) {
 	if len(candidates) == 0 && differ == "" {
 		return nil, fmt.Errorf("%w: no worker takes requests now: try again", route.ErrNoWorker)
 	}
-	ids, err := place.Choose(name, o.wanted(), candidates)
-	if errors.Is(err, place.ErrNowhere) && differ != "" {
+	ids, err := placement.Choose(name, o.wanted(), candidates)
+	if errors.Is(err, placement.ErrNowhere) && differ != "" {
 		return nil, fmt.Errorf("%w: model %q has digest %s and the request expects %s: unload it first, or leave expect_model_digest out",
 			route.ErrDigestMismatch, name, differ, want)
 	}
 	return ids, err
 }
 
-// candidate is a member in place's terms.
-func candidate(m *fleet.Member, name string) place.Candidate {
+// candidate describes a member to package placement.
+func candidate(m *fleet.Member, name string) placement.Candidate {
 	state, file := m.Model(name).GetState(), m.File(name)
 	var reclaimable uint64
 	for _, other := range m.Report.GetModels() {
@@ -69,7 +70,7 @@ func candidate(m *fleet.Member, name string) place.Candidate {
 			reclaimable += other.GetLoaded().GetDeviceBytes()
 		}
 	}
-	return place.Candidate{
+	return placement.Candidate{
 		ID:      m.Report.GetWorkerId(),
 		Loaded:  state == pb.ModelState_MODEL_STATE_READY || state == pb.ModelState_MODEL_STATE_LOADING,
 		HasFile: file != nil, Problem: file.GetProblem() != "",

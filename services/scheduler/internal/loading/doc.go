@@ -1,8 +1,8 @@
-// Package loading brings models onto workers and takes them out again, for LoadModel and UnloadModel and for whoever else wants a
-// model served.
+// Package loading loads models onto workers and unloads them.
 //
-// Start asks package place for the workers that should hold the copies, tells them, and goes on to the next one where a worker is
-// lost or full. A load outlives who started it, not its Loader. It is told to be done when the fleet's snapshots show it.
+// Start asks package placement for the workers that should hold the copies and sends each a
+// LoadModel. If a worker is lost or full, the next one gets it. A load outlives the call that
+// started it, but not its Loader. It ends when the fleet's snapshots show the model as ready.
 //
-// It refuses to know why a model is wanted; packages server and residency do.
+// The package does not know why a model is wanted; packages server and residency do.
 package loading

@@ -16,37 +16,40 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// Load is one load under way. Read its events to the end, or Leave it: it goes on without anybody.
+// Load is one load under way. Read its events to the end, or call Leave: the load continues without
+// a reader.
 type Load struct {
 	fleet   Fleet
-	request *pb.LoadModelRequest // as workers get it
+	request *pb.LoadModelRequest // as sent to workers
 	wanted  int
 	members map[string]*fleet.Member
 	events  chan *pb.LoadModelResponse
-	gone    chan struct{} // closed when nobody reads any more
+	gone    chan struct{} // closed by Leave
 	leave   sync.Once
 	err     error         // set before events is closed
 	over    chan struct{} // closed when all copies have ended
-	ended   atomic.Bool   // by an unload: no further worker is asked
+	ended   atomic.Bool   // set by an unload: no further worker is asked
 
 	mu      sync.Mutex
 	standby []string // guarded by mu; workers not asked yet, best first
 }
 
-// Events are what the workers tell, with their ids. The channel is closed when all copies have ended; then Err says how.
+// Events returns the events of the workers, with their ids. The channel is closed when all copies
+// have ended; Err then returns the outcome.
 func (j *Load) Events() <-chan *pb.LoadModelResponse { return j.events }
 
-// Leave says that nobody reads Events any more.
+// Leave ends the reading of Events.
 func (j *Load) Leave() { j.leave.Do(func() { close(j.gone) }) }
 
-// Err is the outcome as a status, once Events is closed: a single copy's own, or how many of several were loaded.
+// Err returns the outcome as a status, once Events is closed. A single copy's status is returned as
+// it is; for several it says how many were loaded.
 func (j *Load) Err() error { return j.err }
 
-// start starts the copies; when all have ended the load gives its token back, and its events are closed.
+// start starts the copies. When all have ended, it returns the load's token and closes the events.
 func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 	j := &Load{
 		fleet:   l.fleet,
@@ -63,10 +66,10 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 			j.members[m.Report.GetWorkerId()] = m
 		}
 	}
-	// No deadline: a worker would take it for its own, and say so in other words.
+	// No deadline: the worker would report it as its own, in other words.
 	ctx, end := context.WithCancelCause(rpc.WithRequestID(l.ctx, o.ID))
 	timer := time.AfterFunc(l.cfg.MaxTime, func() {
-		end(fmt.Errorf("%w: the load of %q has been followed for %v and may go on at its workers: see ListModels",
+		end(fmt.Errorf("%w: the load of %q has been followed for %v and may continue at its workers: see ListModels",
 			context.DeadlineExceeded, j.request.GetModel(), l.cfg.MaxTime))
 	})
 	failures := make([]error, j.wanted)
@@ -90,13 +93,13 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 			l.failed.Add(1)
 			l.logger.Warn("model not loaded everywhere", "request_id", o.ID, "model", j.request.GetModel(), "wanted", j.wanted, "error", j.err)
 		}
-		<-l.tokens // first, so that who hears of the end may begin another
+		<-l.tokens // before the close, so that a reader of the end may start another load
 		close(j.events)
 	})
 	return j
 }
 
-// next takes the best worker not asked yet, "" if there is none.
+// next removes and returns the best worker not asked yet, or "" if all were asked.
 func (j *Load) next() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -119,11 +122,12 @@ func (j *Load) addAsked(workers map[string]bool) {
 	}
 }
 
-// copy loads one copy: on the worker given, and if that is lost or full, on the next that could hold it, until an unload ends the load.
+// copy loads one copy: on the worker given, and if that is lost or full, on the next that could
+// hold it, until an unload ends the load.
 func (j *Load) copy(ctx context.Context, id string) error {
 	for {
 		if j.ended.Load() {
-			return fault.LoadEnded(j.request.GetModel())
+			return rpcstatus.LoadEnded(j.request.GetModel())
 		}
 		err := j.on(ctx, id)
 		if err == nil || ctx.Err() != nil {
@@ -134,7 +138,7 @@ func (j *Load) copy(ctx context.Context, id string) error {
 			other = j.next()
 		}
 		if j.wanted > 1 || other != "" {
-			j.tell(&pb.LoadModelResponse{WorkerId: id, Event: &pb.LoadModelResponse_Failure{Failure: &pb.LoadFailure{
+			j.send(&pb.LoadModelResponse{WorkerId: id, Event: &pb.LoadModelResponse_Failure{Failure: &pb.LoadFailure{
 				Code: int32(status.Code(err)), Message: status.Convert(err).Message(), Reason: rpc.Reason(err),
 			}}})
 		}
@@ -145,11 +149,11 @@ func (j *Load) copy(ctx context.Context, id string) error {
 	}
 }
 
-// on loads the model on one worker and tells what it says.
+// on loads the model on one worker and passes its events on.
 func (j *Load) on(ctx context.Context, id string) error {
 	link := j.members[id].Link
 	if !link.Acquire() {
-		return fault.LostLoading(id, errors.New("its connection ended"))
+		return rpcstatus.LostLoading(id, errors.New("its connection ended"))
 	}
 	defer link.Release()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -174,35 +178,36 @@ func (j *Load) on(ctx context.Context, id string) error {
 			awaitReady(ctx, j.fleet, id, j.request.GetModel())
 		}
 		event.WorkerId = id
-		j.tell(event)
+		j.send(event)
 	}
 }
 
-// loadFailure is modelFailure of a load that may also have been followed for too long.
+// loadFailure is modelFailure for a load, which may also have exceeded MaxTime.
 func loadFailure(ctx, lost context.Context, id string, err error) error {
 	if cause := context.Cause(ctx); lost.Err() == nil && errors.Is(cause, context.DeadlineExceeded) {
-		return fault.Status(cause)
+		return rpcstatus.Of(cause)
 	}
 	return modelFailure(lost, id, err)
 }
 
-// modelFailure tells a worker that went away from one that refused; nil stays nil.
+// modelFailure distinguishes a worker that went away from one that refused; nil stays nil.
 func modelFailure(lost context.Context, id string, err error) error {
 	switch code := status.Code(err); {
 	case err == nil:
 		return nil
 	case lost.Err() != nil:
-		return fault.LostLoading(id, context.Cause(lost))
+		return rpcstatus.LostLoading(id, context.Cause(lost))
 	case errors.Is(err, io.EOF):
-		return fault.LostLoading(id, errors.New("it ended the load without a result"))
-	case rpc.Info(err) == nil && (code == codes.Unavailable || code == codes.Internal), fault.RefusesScheduler(err):
-		return fault.LostLoading(id, err)
+		return rpcstatus.LostLoading(id, errors.New("it ended the load without a result"))
+	case rpc.Info(err) == nil && (code == codes.Unavailable || code == codes.Internal), rpcstatus.RefusesScheduler(err):
+		return rpcstatus.LostLoading(id, err)
 	}
 	return err
 }
 
-// tell gives the caller an event. Progress is dropped for a caller that is slow, the rest waits for it.
-func (j *Load) tell(event *pb.LoadModelResponse) {
+// send sends the caller an event. It drops progress if the caller is slow, and waits with other
+// events.
+func (j *Load) send(event *pb.LoadModelResponse) {
 	if event.GetProgress() != nil {
 		select {
 		case j.events <- event:
@@ -216,7 +221,7 @@ func (j *Load) tell(event *pb.LoadModelResponse) {
 	}
 }
 
-// outcome is what Err says.
+// outcome returns the error for Err.
 func (j *Load) outcome(failures []error) error {
 	var first error
 	loaded := 0
@@ -230,5 +235,5 @@ func (j *Load) outcome(failures []error) error {
 	if first == nil || j.wanted == 1 {
 		return first
 	}
-	return fault.Incomplete(j.request.GetModel(), loaded, j.wanted, first)
+	return rpcstatus.Incomplete(j.request.GetModel(), loaded, j.wanted, first)
 }

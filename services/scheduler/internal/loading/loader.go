@@ -2,6 +2,7 @@ package loading
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,19 +10,21 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// Fleet is where snapshots come from.
+// Fleet returns snapshots.
 type Fleet interface{ Snapshot() *fleet.Snapshot }
 
-// Config bounds what is under way.
+// Config bounds the loads under way.
 type Config struct {
-	// MaxLoads bounds the loads under way: they outlive those who started them, who may come again. 0 is 64.
+	// MaxLoads bounds the loads under way: they outlive their callers, which may start more. 0 is
+	// 64.
 	MaxLoads int
-	// MaxTime is how long a load is followed at the workers. It is far above what the largest model takes from a slow disk; a load
-	// that is still under way then goes on at its worker. 0 is 2 h.
+	// MaxTime is how long a load is followed at its workers. It is far above the time that the
+	// largest model needs from a slow disk. A load that exceeds it continues at its worker. 0 is 2
+	// h.
 	MaxTime time.Duration
 }
 
@@ -51,7 +54,7 @@ type Loader struct {
 	loaded, failed atomic.Uint64 // loads that have ended
 }
 
-// Loads is how many loads have ended since the start, with all copies and otherwise.
+// Loads returns how many loads have ended since the start, with all copies and otherwise.
 func (l *Loader) Loads() (loaded, failed uint64) { return l.loaded.Load(), l.failed.Load() }
 
 // New makes a loader over a fleet. Close it.
@@ -63,7 +66,8 @@ func New(f Fleet, cfg Config, logger hclog.Logger) *Loader {
 	return l
 }
 
-// end has the loads of a model ask no further worker, and returns them. Loads on their workers continue until the workers get the unload.
+// end marks the loads of a model, so that they ask no further worker, and returns them. They
+// continue on their workers until the workers get the unload.
 func (l *Loader) end(model string) []*Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,23 +81,25 @@ func (l *Loader) end(model string) []*Load {
 	return ended
 }
 
-// Close lets go of loads under way, which their workers finish, and waits for their goroutines.
+// Close stops following the loads under way, which their workers finish, and waits for its
+// goroutines.
 func (l *Loader) Close() {
 	l.cancel()
 	l.wait.Wait()
 }
 
-// Order is what is to be loaded.
+// Order describes a load.
 type Order struct {
-	// Request is as the contract has it; its replicas are in [1, 1024].
+	// Request is the caller's; its replicas are in [1, 1024].
 	Request *pb.LoadModelRequest
-	// ID is of the call that wants it, for the workers' logs.
+	// ID is the id of the call that wants it, for the workers' logs.
 	ID string
-	// OnDemand leaves out workers where the model is out of service: whoever takes it in again must have seen why.
+	// OnDemand excludes workers where the model is out of service: an operator must look at it and
+	// load it again.
 	OnDemand bool
 }
 
-// wanted is how many copies.
+// wanted returns the number of copies.
 func (o Order) wanted() int {
 	if o.Request.Replicas != nil {
 		return int(o.Request.GetReplicas())
@@ -101,20 +107,39 @@ func (o Order) wanted() int {
 	return 1
 }
 
-// Start chooses workers and begins. The error is a status.
+// Start chooses workers and starts the load. The error is a status.
 func (l *Loader) Start(o Order) (*Load, error) {
 	members, err := Reachable(l.fleet.Snapshot())
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, rpcstatus.Of(err)
 	}
 	ids, err := choose(members, o)
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, rpcstatus.Of(err)
 	}
 	select {
 	case l.tokens <- struct{}{}:
 	default:
-		return nil, fault.TooManyLoadsUnderWay(cap(l.tokens))
+		return nil, rpcstatus.TooManyLoadsUnderWay(cap(l.tokens))
 	}
 	return l.start(o, ids, members), nil
+}
+
+// Await waits until a snapshot of the fleet shows a worker that satisfies has, or none if shown is
+// false, so that a caller whose load or unload has ended finds this scheduler in agreement. It waits
+// as long as fleet.Await does.
+func Await(ctx context.Context, f Fleet, id string, shown bool, has func(*fleet.Member) bool) {
+	fleet.Await(ctx, f, func(members []fleet.Member) bool {
+		return shown == slices.ContainsFunc(members, func(m fleet.Member) bool { return m.Report.GetWorkerId() == id && has(&m) })
+	})
+}
+
+// awaitReady waits until the model serves on the worker.
+func awaitReady(ctx context.Context, f Fleet, id, model string) {
+	Await(ctx, f, id, true, func(m *fleet.Member) bool { return m.Model(model).GetState() == pb.ModelState_MODEL_STATE_READY })
+}
+
+// awaitGone waits until the worker no longer has the model.
+func awaitGone(ctx context.Context, f Fleet, id, model string) {
+	Await(ctx, f, id, false, func(m *fleet.Member) bool { return m.Connected && m.Model(model) != nil })
 }

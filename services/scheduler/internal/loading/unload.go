@@ -13,18 +13,20 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// unloadAgain is the time between two rounds over the workers while a load of the model is under way here.
+// unloadAgain is the time between two rounds over the workers while a load of the model is under
+// way here.
 const unloadAgain = 100 * time.Millisecond
 
-// Unload unloads the model on every worker that has it, ends the loads of it, and answers when the fleet's snapshots say so too; id is
-// of the call that wants it. The error is a status.
+// Unload unloads the model on every worker that has it, ends the loads of it, and returns when the
+// fleet's snapshots show that. id is the id of the call that wants it. The error is a status.
 //
-// A LoadModel that this Loader has just sent may reach its worker after the UnloadModel does. So the workers are asked again for as long
-// as such a load is under way, and once more when none is: then no worker that is reached has the model.
+// A LoadModel that this Loader has just sent may reach its worker after the UnloadModel does. So
+// the workers are asked again while such a load is under way, and once more after its end. Then no
+// worker that is reached has the model.
 func (l *Loader) Unload(ctx context.Context, in *pb.UnloadModelRequest, id string) (*pb.UnloadModelResponse, error) {
 	u := unload{fleet: l.fleet, request: in, id: id, asked: map[string]bool{}, did: map[string]*pb.UnloadModelResponse{}}
 	loads := l.end(in.GetModel())
@@ -50,7 +52,7 @@ func (l *Loader) Unload(ctx context.Context, in *pb.UnloadModelRequest, id strin
 		case <-loads[0].over:
 		case <-time.After(unloadAgain):
 		case <-ctx.Done():
-			return nil, fault.Status(context.Cause(ctx))
+			return nil, rpcstatus.Of(context.Cause(ctx))
 		}
 	}
 }
@@ -61,14 +63,15 @@ type unload struct {
 	request *pb.UnloadModelRequest
 	id      string
 	asked   map[string]bool                    // workers that a load of the model was sent to
-	did     map[string]*pb.UnloadModelResponse // by worker, of those that had the model or loaded it
+	did     map[string]*pb.UnloadModelResponse // by worker that had the model or loaded it
 }
 
-// round asks each worker that has the model, or its file: that one may load it, and not have reported that yet.
+// round asks each worker that has the model or its file: a worker with the file may be loading it
+// without having reported that.
 func (u *unload) round(ctx context.Context) error {
 	members, err := Reachable(u.fleet.Snapshot())
 	if err != nil {
-		return fault.Status(err)
+		return rpcstatus.Of(err)
 	}
 	var wait sync.WaitGroup
 	answers, failures := make([]*pb.UnloadModelResponse, len(members)), make([]error, len(members))
@@ -85,9 +88,9 @@ func (u *unload) round(ctx context.Context) error {
 	wait.Wait()
 	for i := range members {
 		switch {
-		case status.Code(failures[i]) == codes.NotFound: // gone already: that is what was asked for
+		case status.Code(failures[i]) == codes.NotFound: // unloaded already
 		case rpc.Reason(failures[i]) == reason.WorkerLost && members[i].Model(u.request.GetModel()) == nil &&
-			!u.asked[members[i].Report.GetWorkerId()]: // it has the file alone, and nothing is unloaded there
+			!u.asked[members[i].Report.GetWorkerId()]: // it has the file only, and nothing was unloaded there
 		case failures[i] != nil:
 			return failures[i]
 		case answers[i] != nil:
@@ -97,7 +100,7 @@ func (u *unload) round(ctx context.Context) error {
 	return nil
 }
 
-// on asks one worker, and waits until it reports the model no more.
+// on unloads the model on one worker, and waits until the worker no longer reports it.
 func (u *unload) on(ctx context.Context, m *fleet.Member) (*pb.UnloadModelResponse, error) {
 	lost := m.Link.Lost()
 	ctx, cancel := context.WithCancel(rpc.WithRequestID(ctx, u.id))
@@ -111,7 +114,7 @@ func (u *unload) on(ctx context.Context, m *fleet.Member) (*pb.UnloadModelRespon
 	return answer, err
 }
 
-// add adds the result of a worker, over all rounds.
+// add adds the result of a worker to those of earlier rounds.
 func (u *unload) add(worker string, answer *pb.UnloadModelResponse) {
 	all := u.did[worker]
 	if all == nil {
@@ -124,11 +127,11 @@ func (u *unload) add(worker string, answer *pb.UnloadModelResponse) {
 	}
 }
 
-// response is what all workers did; NOT_FOUND if that is nothing.
+// response sums up the results of all workers. It returns NOT_FOUND without any.
 func (u *unload) response() (*pb.UnloadModelResponse, error) {
 	out := &pb.UnloadModelResponse{WorkerIds: slices.Sorted(maps.Keys(u.did))}
 	if len(out.WorkerIds) == 0 {
-		return nil, fault.NotLoaded(u.request.GetModel())
+		return nil, rpcstatus.NotLoaded(u.request.GetModel())
 	}
 	for _, worker := range out.GetWorkerIds() {
 		out.FreedBytes += u.did[worker].GetFreedBytes()

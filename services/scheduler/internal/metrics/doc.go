@@ -1,10 +1,11 @@
-// Package metrics is what a scheduler measures, and how it answers probes; package monitor serves both by HTTP.
+// Package metrics collects a scheduler's metrics and answers its probes. Package monitor serves
+// both over HTTP.
 //
-// New makes the measures, which are the relay's Observer: what happens to a generation is added to its model's series, and to relay a
-// frame costs no more than one atomic addition. Everything else is read when somebody scrapes: the fleet's latest snapshot, the queues'
-// and the loader's own counters.
+// New makes the metrics, which are the relay's Observer: events of a generation update the series
+// of its model, and relaying a frame costs one atomic addition. Everything else is read at each
+// scrape: the fleet's latest snapshot, and the counters of queues and loader.
 //
-// What a caller sends becomes no label. A model has series while a worker reports it, a worker while it is followed, and neither is ever
-// more than a bound: what is beyond it is added up under one name, or left to the counts of the fleet as a whole. docs/measures.md lists
-// every measure.
+// Callers cannot create labels. A model has series while a worker reports it, and a worker while
+// the scheduler follows it. Both are bounded: series beyond the bound are summed under one name, or
+// only counted for the fleet as a whole. The metrics document in docs/ lists every metric.
 package metrics

@@ -12,50 +12,57 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 )
 
-// Source is what a scrape reads. Its functions return at once, and may be called from any goroutine.
+// Source provides the values of a scrape. Its functions must return at once, and may be called from
+// any goroutine.
 type Source struct {
-	// Snapshot is the fleet's latest, Events what happened to its health streams.
+	// Snapshot returns the fleet's latest snapshot.
 	Snapshot func() *fleet.Snapshot
 	Events   func() fleet.Events
-	// Queues are those of the models.
+	// Queues returns the queues of all models.
 	Queues func() []admission.Stats
-	// Loads is how many loads of models have ended, well and otherwise.
+	// Loads returns how many loads of models have succeeded and failed.
 	Loads func() (loaded, failed uint64)
-	// Vectors are the calls of vectors under way, and their bytes.
+	// Vectors returns the running calls of VectorService and their bytes.
 	Vectors func() (calls, bytes int64)
-	// Stopping is whether the process takes no new calls.
+	// Stopping reports whether the process refuses new calls.
 	Stopping func() bool
-	// Version is the program's.
+	// Version is the program's version.
 	Version string
-	// Calls are those of its server.
+	// Calls are the metrics of its server's calls.
 	Calls *monitor.Calls
 }
 
-// Metrics are a scheduler's measures. Make them with New.
-type Metrics struct{ told *told }
+// Metrics are a scheduler's metrics. New makes them.
+type Metrics struct{ calls *callMetrics }
 
-// New makes measures that nobody has told anything.
-func New() *Metrics { return &Metrics{told: newTold()} }
+// New returns metrics at 0.
+func New() *Metrics { return &Metrics{calls: newCallMetrics()} }
 
-// Observer is for the relay.
-func (m *Metrics) Observer() relay.Observer { return m.told }
+// Observer returns the observer for the relay. It is nil if m is.
+func (m *Metrics) Observer() relay.Observer {
+	if m == nil {
+		return nil
+	}
+	return m.calls
+}
 
-// Page is the measures and both probes. A scheduler that answers is alive; it is able once it knows its fleet, and until it stops.
+// Page returns the page of the metrics and both probes. A scheduler that responds is alive. It is
+// able from when it knows its fleet until it stops.
 func (m *Metrics) Page(from Source) (monitor.Page, error) {
-	registry, err := monitor.Registry(&collector{m.told, from}, from.Calls)
+	registry, err := monitor.Registry(&collector{m.calls, from}, from.Calls)
 	if err != nil {
 		return monitor.Page{}, err
 	}
 	return monitor.Page{
-		Measures: registry,
-		Alive:    func() (bool, string) { return true, from.state() + "\n" },
-		Able:     func() (bool, string) { return from.state() == ready, from.state() + "\n" },
+		Metrics: registry,
+		Alive:   func() (bool, string) { return true, from.state() + "\n" },
+		Able:    func() (bool, string) { return from.state() == ready, from.state() + "\n" },
 	}, nil
 }
 
 const ready = "ready"
 
-// state is the scheduler's in a word.
+// state returns the scheduler's state in a word.
 func (s Source) state() string {
 	switch {
 	case s.Stopping():
@@ -66,15 +73,15 @@ func (s Source) state() string {
 	return ready
 }
 
-// schedulerInfo names the program in a series of its own, for joins.
-var schedulerInfo = monitor.About{
+// schedulerInfo has the program's version in a series of its own, for joins.
+var schedulerInfo = monitor.Metric{
 	Name: "millrace_scheduler_info", Kind: monitor.Gauge, Labels: []string{"version"}, Help: "Always 1: which release it is.",
 }
 
-// collector gives every measure, after it has ended those of models that are gone.
+// collector collects every metric. It first deletes the series of models that are gone.
 type collector struct {
-	told *told
-	from Source
+	calls *callMetrics
+	from  Source
 }
 
 // Describe implements prometheus.Collector.
@@ -82,7 +89,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, a := range readings() {
 		out <- a.Desc()
 	}
-	for _, v := range c.told.vecs {
+	for _, v := range c.calls.vecs {
 		v.Describe(out)
 	}
 }
@@ -91,42 +98,42 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	snapshot := c.from.Snapshot()
 	models := modelsOf(snapshot)
-	c.told.sweep(func(model string) bool { return models[model] })
-	for _, v := range c.told.vecs {
+	c.calls.sweep(func(model string) bool { return models[model] })
+	for _, v := range c.calls.vecs {
 		v.Collect(out)
 	}
 	for _, s := range bounded(c.from.Queues(), models) {
-		for _, r := range ofQueue {
+		for _, r := range queueReadings {
 			r.Send(out, s, []string{labelModel}, s.Model)
 		}
 	}
 	all := &whole{ready: c.from.state() == ready, members: snapshot.Members, events: c.from.Events()}
 	all.loaded, all.failed = c.from.Loads()
 	all.vectorCalls, all.vectorBytes = c.from.Vectors()
-	for _, r := range ofWhole {
+	for _, r := range fleetReadings {
 		r.Send(out, all, nil)
 	}
 	out <- prometheus.MustNewConstMetric(schedulerInfo.Desc(), prometheus.GaugeValue, 1, c.from.Version)
-	told := map[[2]string]bool{}
+	sent := map[[2]string]bool{}
 	for i := range snapshot.Members {
 		m := &snapshot.Members[i]
 		if m.Report == nil {
 			continue
 		}
 		name := [2]string{monitor.Text(m.Report.GetWorkerId()), monitor.Text(m.Address)}
-		if told[name] { // cut to the same
+		if sent[name] { // two names were cut to the same
 			continue
 		}
-		if told[name] = true; len(told) > maxWorkers {
+		if sent[name] = true; len(sent) > maxWorkers {
 			return
 		}
-		for _, r := range ofMember {
+		for _, r := range workerReadings {
 			r.Send(out, m, memberLabels, name[:]...)
 		}
 	}
 }
 
-// modelsOf are the models that workers report.
+// modelsOf returns the models that workers report.
 func modelsOf(s *fleet.Snapshot) map[string]bool {
 	models := map[string]bool{}
 	for i := range s.Members {
@@ -137,7 +144,8 @@ func modelsOf(s *fleet.Snapshot) map[string]bool {
 	return models
 }
 
-// bounded are the queues of models that workers report: no more than maxModels, and one of those beyond.
+// bounded returns the queues of models that workers report: at most maxModels, and one for the
+// rest.
 func bounded(all []admission.Stats, models map[string]bool) []admission.Stats {
 	all = slices.DeleteFunc(all, func(s admission.Stats) bool { return !models[s.Model] })
 	if len(all) <= maxModels {
@@ -150,17 +158,18 @@ func bounded(all []admission.Stats, models map[string]bool) []admission.Stats {
 	return append(all[:maxModels:maxModels], rest)
 }
 
-// readings are the measures that no call tells, each once.
-func readings() (all []monitor.About) {
-	all = append(all, monitor.Abouts(ofQueue, labelModel)...)
-	all = append(all, monitor.Abouts(ofWhole)...)
-	all = append(all, monitor.Abouts(ofMember, memberLabels...)...)
-	return slices.CompactFunc(append(all, schedulerInfo), func(a, b monitor.About) bool { return a.Name == b.Name })
+// readings returns the metrics that are read at a scrape, each once.
+func readings() (all []monitor.Metric) {
+	all = append(all, monitor.Metrics(queueReadings, labelModel)...)
+	all = append(all, monitor.Metrics(fleetReadings)...)
+	all = append(all, monitor.Metrics(workerReadings, memberLabels...)...)
+	return slices.CompactFunc(append(all, schedulerInfo), func(a, b monitor.Metric) bool { return a.Name == b.Name })
 }
 
-// All is every measure of a scheduler, in the order of names, those of Calls and of the runtime aside.
-func All() []monitor.About {
-	all := append(readings(), newTold().abouts...)
-	slices.SortFunc(all, func(a, b monitor.About) int { return strings.Compare(a.Name, b.Name) })
+// All returns every metric of a scheduler sorted by name, without those of Calls and of the
+// runtime.
+func All() []monitor.Metric {
+	all := append(readings(), newCallMetrics().descriptions...)
+	slices.SortFunc(all, func(a, b monitor.Metric) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// rig is measures of a scheduler that is made up.
+// rig has the metrics of a fake scheduler.
 type rig struct {
 	*Metrics
 	members        []fleet.Member
@@ -57,7 +57,7 @@ func (r *rig) get(t *testing.T, path string) (int, string) {
 	return recorder.Code, recorder.Body.String()
 }
 
-// series are those of a scrape, without the runtime's.
+// series returns the series of a scrape without the runtime's.
 func (r *rig) series(t *testing.T) map[string]float64 {
 	t.Helper()
 	code, body := r.get(t, "/metrics")
@@ -65,7 +65,7 @@ func (r *rig) series(t *testing.T) map[string]float64 {
 	return monitortest.Series(t, body)
 }
 
-// member is a worker that has reported, with models.
+// member returns a worker that has reported, with models.
 func member(id string, models ...string) fleet.Member {
 	m := fleet.Member{
 		Address: id + ":1", Connected: true, LastMessage: time.Now().Add(-time.Second), RoundTrip: time.Millisecond, Load: &route.Load{},
@@ -86,7 +86,8 @@ func TestReadings(t *testing.T) {
 	w.Load.Begin(1, 0)
 	lost := member("lost")
 	lost.Connected, lost.RoundTrip = false, 0
-	lost.Report.Load = &pb.LoadStatus{FreeBlocks: 7, TotalBlocks: 3} // nonsense is not told as a huge number
+	// must not become a huge number
+	lost.Report.Load = &pb.LoadStatus{FreeBlocks: 7, TotalBlocks: 3}
 	silent := fleet.Member{Address: "silent:1", Load: &route.Load{}, Duplicate: true}
 	r.members = []fleet.Member{lost, silent, w}
 	r.events = fleet.Events{Resyncs: 1, Unreached: 2, Silent: 3, Stalled: 4, Disbelieved: 5, Closed: 6}
@@ -157,7 +158,7 @@ func TestReadings(t *testing.T) {
 	require.Contains(t, got, "go_goroutines")
 }
 
-func TestWhatCallsTellIsCountedForTheirModel(t *testing.T) {
+func TestCallsAreCountedByModel(t *testing.T) {
 	r := newRig()
 	r.members = []fleet.Member{member("w", "m")}
 	o := r.Observer()
@@ -165,9 +166,9 @@ func TestWhatCallsTellIsCountedForTheirModel(t *testing.T) {
 	c.FirstToken(time.Second)
 	c.Tokens(3)
 	c.Tokens(0)
-	c.Tokens(-1) // nobody's mistake makes a counter panic
-	for _, a := range []relay.Again{relay.Retried, relay.Resumed, relay.Inexact, relay.Moved, relay.Lost, relay.Again(99)} {
-		c.Again(a)
+	c.Tokens(-1) // a mistake of a caller must not make a counter panic
+	for _, a := range []relay.Continuation{relay.Retried, relay.Resumed, relay.Inexact, relay.Moved, relay.Lost, relay.Continuation(99)} {
+		c.Continued(a)
 	}
 	failed := o.Placed("m", 30*time.Millisecond)
 	got := r.series(t)
@@ -196,7 +197,7 @@ func TestWhatCallsTellIsCountedForTheirModel(t *testing.T) {
 	}
 }
 
-func TestWhatIsGoneLosesItsSeries(t *testing.T) {
+func TestGoneModelsLoseTheirSeries(t *testing.T) {
 	r := newRig()
 	r.members = []fleet.Member{member("v", "m"), member("w", "m", "n")}
 	r.queues = []admission.Stats{{Model: "m"}, {Model: "n"}}
@@ -226,7 +227,7 @@ func TestWhatIsGoneLosesItsSeries(t *testing.T) {
 	require.InDelta(t, 1, r.series(t)["millrace_scheduler_requests_total code=OK model=n"], 0, "it begins anew")
 }
 
-func TestNoNumberOfNamesMakesAPageLong(t *testing.T) {
+func TestPageIsBounded(t *testing.T) {
 	r := newRig()
 	const many = 10_000
 	var models []string
@@ -269,7 +270,7 @@ func TestNoNumberOfNamesMakesAPageLong(t *testing.T) {
 	}
 }
 
-func TestAddressesThatAreCutAlikeAreOneSeries(t *testing.T) {
+func TestEqualClippedAddressesAreOneSeries(t *testing.T) {
 	r := newRig()
 	long := strings.Repeat("a", 1000)
 	a, b := member(long), member(long)
@@ -307,7 +308,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-func TestScrapesAndCallsGoTogether(t *testing.T) {
+func TestScrapesAndCallsAreConcurrent(t *testing.T) {
 	r := newRig()
 	r.members = []fleet.Member{member("w", "m0", "m1")}
 	page := r.page(t)
@@ -315,14 +316,15 @@ func TestScrapesAndCallsGoTogether(t *testing.T) {
 	for i := range 8 {
 		work.Go(func() {
 			for n := range 200 {
-				c := r.Observer().Placed(fmt.Sprintf("m%d", (i+n)%4), 0) // of half of them no worker tells
+				// no worker reports half of them
+				c := r.Observer().Placed(fmt.Sprintf("m%d", (i+n)%4), 0)
 				c.Tokens(1)
 				c.Ended(codes.OK, 0)
 			}
 		})
 	}
 	for range 20 {
-		_, err := page.Measures.Gather()
+		_, err := page.Metrics.Gather()
 		require.NoError(t, err)
 	}
 	work.Wait()
@@ -332,8 +334,9 @@ func TestScrapesAndCallsGoTogether(t *testing.T) {
 	require.NotContains(t, got, "millrace_scheduler_tokens_total model=m2")
 }
 
-// BenchmarkAToken is what a frame with a token costs the relay beside everything else: compare with an observer of nothing.
-func BenchmarkAToken(b *testing.B) {
+// BenchmarkToken measures the cost of a frame with a token: compare with an observer that does
+// nothing.
+func BenchmarkToken(b *testing.B) {
 	c := New().Observer().Placed("m", 0)
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {

@@ -2,33 +2,36 @@ package processors
 
 import "time"
 
-// Shares of the processors in use.
+// Thresholds of the load.
 const (
-	// fullShare of the processors in use asks for more.
+	// fullShare of the processors in use doubles their number.
 	fullShare = 0.75
-	// roomyShare of half of the processors, were there no more, lets the others go. It is below fullShare, so that what
-	// half of them then do does not ask for more; and not far below, since the same work takes less on fewer.
+	// roomyShare of half of the processors halves their number. It is below fullShare, so that the
+	// load of the remaining half does not double it again. It is not far below, because the same
+	// work takes less time on fewer processors.
 	roomyShare = 0.55
-	// calm is how long the processors must have been too many.
+	// calm is how long the load must be that low.
 	calm = 2 * time.Second
 )
 
-// Count is a number of processors that follows the load, from 1 to Max. The zero Count with a Max is ready. It doubles in
-// one step, since who waits for a processor waits now, and halves when half has sufficed for 2 s.
+// Count is a number of processors that follows the load, from 1 to Max. The zero Count with a Max
+// is ready. It doubles in one step, because the work waits now, and halves when half has sufficed
+// for 2 s.
 type Count struct {
 	Max   int
 	now   int
-	roomy time.Duration // for how long half of them would have done
+	roomy time.Duration // for how long half of them would have sufficed
 }
 
-// Now is how many processors are to be used.
+// Now returns the number of processors to use.
 func (c *Count) Now() int { return max(c.now, 1) }
 
-// Next is how many are to be used from now on. The last period was to have a length of period and had one of over, because
-// whoever was to end it had to wait for a processor, and used is the processor time that the process used in it.
+// Next returns the number of processors to use from now on. period is the intended length of the
+// last period, and over its real length: it is longer if its timer had to wait for a processor.
+// used is the processor time of the process in it.
 func (c *Count) Next(period, over, used time.Duration) int {
 	now := c.Now()
-	busy := float64(used+max(over-period, 0)) / float64(max(over, 1)) // of processors
+	busy := float64(used+max(over-period, 0)) / float64(max(over, 1)) // in processors
 	switch {
 	case busy >= fullShare*float64(now):
 		c.now, c.roomy = min(2*now, max(c.Max, 1)), 0

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// load runs count for so long under a demand of processors, of which it can use no more than it has, and returns what it
-// then is.
+// load runs count for a time under a demand of processors, of which it uses no more than it has. It
+// returns the final number.
 func load(c *Count, lasts time.Duration, demand float64) int {
 	for range lasts / period {
 		used := time.Duration(min(demand, float64(c.Now())) * float64(period))
@@ -17,13 +17,13 @@ func load(c *Count, lasts time.Duration, demand float64) int {
 	return c.Now()
 }
 
-func TestOneProcessorDoesWhileItHasRoom(t *testing.T) {
+func TestOneProcessorSufficesForLowLoad(t *testing.T) {
 	c := &Count{Max: 64}
 	require.Equal(t, 1, c.Now())
 	require.Equal(t, 1, load(c, time.Minute, 0.7))
 }
 
-func TestABigMachineIsNeverStarved(t *testing.T) {
+func TestCountReachesMax(t *testing.T) {
 	c := &Count{Max: 64}
 	require.Equal(t, 64, load(c, 6*period, 1000), "64 processors after six periods")
 	require.Equal(t, 64, load(c, time.Minute, 1000))
@@ -33,7 +33,7 @@ func TestABigMachineIsNeverStarved(t *testing.T) {
 	}
 }
 
-func TestProcessorsGoWhenHalfHasSufficedForAWhile(t *testing.T) {
+func TestCountHalvesAfterACalmTime(t *testing.T) {
 	c := &Count{Max: 8}
 	require.Equal(t, 8, load(c, 3*period, 8))
 	require.Equal(t, 8, load(c, calm-period, 1))
@@ -44,7 +44,7 @@ func TestProcessorsGoWhenHalfHasSufficedForAWhile(t *testing.T) {
 	require.Equal(t, 1, load(c, time.Minute, 0))
 }
 
-func TestAMomentOfLoadBeginsTheWaitAnew(t *testing.T) {
+func TestLoadRestartsTheCalmTime(t *testing.T) {
 	c := &Count{Max: 2}
 	load(c, period, 2)
 	for range 10 {
@@ -53,7 +53,7 @@ func TestAMomentOfLoadBeginsTheWaitAnew(t *testing.T) {
 	}
 }
 
-func TestNoSteadyDemandMakesItSwing(t *testing.T) {
+func TestSteadyDemandDoesNotOscillate(t *testing.T) {
 	for demand := 0.0; demand <= 20; demand += 0.05 {
 		c := &Count{Max: 16}
 		load(c, period, 16)
@@ -65,13 +65,13 @@ func TestNoSteadyDemandMakesItSwing(t *testing.T) {
 	}
 }
 
-func TestWaitingForAProcessorIsDemand(t *testing.T) {
+func TestWaitingCountsAsLoad(t *testing.T) {
 	c := &Count{Max: 4}
 	require.Equal(t, 1, c.Next(period, period, period/2))
 	require.Equal(t, 2, c.Next(period, 2*period, period), "half of the time used, and half waited")
 }
 
-func TestClocksThatStandStillDecideNothing(t *testing.T) {
+func TestZeroTimesChangeNothing(t *testing.T) {
 	c := &Count{Max: 4}
 	require.Equal(t, 1, c.Next(period, 0, 0))
 	require.Equal(t, 1, c.Next(period, period, -period))

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// period is how often the load is looked at: a burst waits no longer for its processors.
+// period is the interval of measurements. A burst waits at most this long for its processors.
 const period = 25 * time.Millisecond
 
-// Follow lets the runtime use as many processors as the load needs, from one to as many as it uses when Follow is called,
-// until ctx ends; then it gives all of them back. Call it once for a process. A change stops the program for some tens of
-// microseconds.
+// Follow sets the number of processors that the runtime uses, from one to the number at the time of
+// the call, until ctx ends. Then it restores that number. Call it once in a process. A change stops
+// the program for some tens of microseconds.
 func Follow(ctx context.Context, logger hclog.Logger) {
 	all := runtime.GOMAXPROCS(0)
 	if all == 1 {
@@ -42,10 +42,10 @@ func Follow(ctx context.Context, logger hclog.Logger) {
 	}
 }
 
-// processTime is the processor time, user and system, that this process has used.
+// processTime returns the processor time, user and system, of this process.
 func processTime() time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil { // only for arguments that it does not know
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil { // only for invalid arguments
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

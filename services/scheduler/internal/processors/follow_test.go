@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/processors"
 )
 
-func TestTheProgramGetsAllProcessorsBack(t *testing.T) {
+func TestFollowRestoresAllProcessors(t *testing.T) {
 	rpctest.NoLeaks(t)
 	before := runtime.GOMAXPROCS(4)
 	defer runtime.GOMAXPROCS(before)

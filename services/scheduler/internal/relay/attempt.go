@@ -15,131 +15,151 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// upstream is the shape of every relayed call: one request, any number of responses.
+// upstream describes every relayed call: one request, any number of responses. Unary methods have
+// that shape on the wire, too (docs/decisions/006).
 var upstream = &grpc.StreamDesc{ServerStreams: true}
 
-// How an attempt may end beside the worker's own status.
+// How an attempt may end other than with the worker's own status.
 var (
-	// errShort: the worker ended a generation well without having finished it.
-	errShort = errors.New("the stream ended before the generation had finished")
-	// errUnsent: the request never left.
-	errUnsent = errors.New("the worker could not be asked")
-	// errGone: the caller takes no more frames.
-	errGone = errors.New("the caller is gone")
-	// errUndelivered: this server does not deliver the frame, and its status says why.
+	// errTruncated: the worker ended a generation with OK before every output had finished.
+	errTruncated = errors.New("the stream ended before the generation had finished")
+	// errUnsent: the request never left this process.
+	errUnsent = errors.New("the request did not reach the worker")
+	// errCallerGone: the caller's stream is closed.
+	errCallerGone = errors.New("the caller is gone")
+	// errUndelivered: this server refuses to send the frame; attempt.sendError says why.
 	errUndelivered = errors.New("the caller's frame was not sent")
-	// errMoved: the worker drains, and another has a place for the stream.
+	// errMoved: the worker drains, and a slot on a peer is leased for the stream.
 	errMoved = errors.New("the stream was handed over")
 )
 
-// ending is how an attempt ended.
-type ending struct {
-	err   error // as the caller would get it
-	of    blame
-	lost  bool // whether err is this program's, of a worker that went without a word
-	moved *admission.Lease
-	given bool // whether the worker found its context shorter than the one that the request was given here
+// outcome is how an attempt ended.
+type outcome struct {
+	err   error // the status that the caller would get
+	scope retryScope
+	lost  bool             // whether the worker sent no status of its own, so that err is the relay's
+	moved *admission.Lease // the slot on a peer, if the stream was handed over
+	// contextNotHeld says that the worker's own context is shorter than the one that was added to the
+	// request. Its refusal says nothing about workers that have the longer one.
+	contextNotHeld bool
 }
 
-// attempt is one stream of one worker.
+// workerGone reports whether the worker disappeared, or announced that it stops.
+func (o *outcome) workerGone() bool {
+	switch rpc.Reason(o.err) {
+	case reason.WorkerStopping, reason.WorkerDraining, reason.Cancelled:
+		return true
+	}
+	return o.lost
+}
+
+// unsent reports whether the worker never received the request.
+func (o *outcome) unsent() bool { return o.lost && o.scope == scopeWorker }
+
+// attempt is one stream to one worker.
 type attempt struct {
 	*call
-	lease    *admission.Lease
-	answered bool  // whether a frame came
-	open     int   // outputs that have not ended, as handover knows
-	context  int64 // context_length that the request was given here; 0: none
-	handover handover
-
-	undelivered error // of errUndelivered
+	lease        *admission.Lease
+	answered     bool  // whether a frame arrived
+	open         int   // outputs that have not ended, as handover has it
+	addedContext int64 // context_length that was added to the request; 0: none
+	handover     handover
+	sendError    error // of errUndelivered
 }
 
-// try runs one attempt to its end and gives the lease back.
-func (c *call) try(lease *admission.Lease, inexact bool) ending {
+// attempt runs one attempt to its end and releases the lease.
+func (c *call) attempt(lease *admission.Lease, inexact bool) outcome {
 	defer lease.End()
-	a := &attempt{call: c, lease: lease, context: c.contextFor(lease)}
+	a := &attempt{call: c, lease: lease, addedContext: c.contextFor(lease)}
 	c.failover.begin(lease.WorkerID)
-	c.shown.worker.Store(&lease.WorkerID)
-	defer c.shown.worker.Store(nil)
+	c.live.worker.Store(&lease.WorkerID)
+	defer c.live.worker.Store(nil)
 	c.trailer = nil
 	up, cancel := context.WithCancelCause(Outgoing(c.beginAttempt(lease)))
 	defer cancel(nil)
 	lost := lease.Link.Lost()
 	defer context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })()
 	if c.log != nil {
-		a.open = c.log.Open()
-		a.handover.leaves(a.open)
-		a.handover.holds(c.needs(lease))
+		a.open = c.log.OpenOutputs()
+		a.handover.setOpen(a.open)
+		a.handover.setContext(c.contextNeeded(lease))
 		defer lease.Link.OnDrain(func() { a.handOver(up, cancel) })()
 	}
 	err := a.stream(up, inexact)
-	if c.withoutTenant(err) {
+	if c.stripTenant(err) {
 		err = a.stream(up, inexact)
 	}
-	end := a.end(lost, err)
+	o := a.outcome(lost, err)
 	if moved := a.handover.close(); moved != nil {
-		if end.of.ends() {
+		if o.scope.ends() {
 			moved.End()
 		} else {
-			end.moved = moved
+			o.moved = moved
 		}
 	}
-	c.endAttempt(&end)
-	return end
+	c.endAttempt(&o)
+	return o
 }
 
-// end says what the end of a stream means. A stream is lost that ends without every `finished` and without a word of our own,
-// OK or not; one that ends behind every `finished` has ended well, whatever is said then.
-func (a *attempt) end(lost context.Context, err error) ending {
+// outcome interprets the end of the worker's stream.
+//
+// A generation is complete once every output has its `finished`, whatever status follows. Before
+// that, the stream is lost if it ends without a status of a worker or of this scheduler: OK, a
+// status of gRPC itself and the status of a proxy all mean that the worker did not decide to end
+// it.
+func (a *attempt) outcome(lost context.Context, err error) outcome {
 	switch {
 	case errors.Is(err, errUndelivered):
-		return ending{err: a.undelivered}
+		return outcome{err: a.sendError}
 	case a.log != nil && a.log.Complete(), a.log == nil && err == nil:
-		return ending{}
-	case errors.Is(err, errGone):
-		return ending{err: err}
+		return outcome{}
+	case errors.Is(err, errCallerGone):
+		return outcome{err: err}
 	case rpc.Domain(err) == rpc.WorkerDomain || rpc.Domain(err) == rpc.SchedulerDomain:
-		of := a.blame(err)
-		if !of.ends() && a.ctx.Err() != nil {
-			return ending{err: a.ended()}
+		scope := a.scope(err)
+		if !scope.ends() && a.ctx.Err() != nil {
+			return outcome{err: a.contextError()}
 		}
-		if of == short {
-			a.outgrown(err)
+		if scope == scopeContext {
+			a.contextRefused(err)
 		}
-		if fault.RefusesScheduler(err) {
-			err = fault.Lost(a.lease.WorkerID, a.delivered(), err)
+		if rpcstatus.RefusesScheduler(err) {
+			err = rpcstatus.Lost(a.lease.WorkerID, a.delivered(), err)
 		}
-		return ending{err: err, of: of, given: of == short && a.longer <= a.context}
+		return outcome{err: err, scope: scope, contextNotHeld: scope == scopeContext && a.minContext <= a.addedContext}
 	case a.ctx.Err() != nil:
-		return ending{err: a.ended()}
-	case a.log == nil && lost.Err() == nil && blameOfCode(status.Code(err)) == request:
-		return ending{err: err} // gRPC's own: a method that this worker does not have
+		return outcome{err: a.contextError()}
+	case a.log == nil && lost.Err() == nil && scopeOfCode(status.Code(err)) == scopeRequest:
+		return outcome{err: err} // gRPC's own status, for example for a method that this worker does not have
 	}
-	of := either
+	scope := scopeEither
 	if errors.Is(err, errUnsent) {
-		of = worker
+		scope = scopeWorker
 	}
 	if lost.Err() != nil {
 		err = context.Cause(lost)
 	}
-	return ending{err: fault.Lost(a.lease.WorkerID, a.delivered(), err), of: of, lost: true}
+	return outcome{err: rpcstatus.Lost(a.lease.WorkerID, a.delivered(), err), scope: scope, lost: true}
 }
 
-// blame is of whom a worker's own status speaks.
-func (a *attempt) blame(err error) blame {
-	of := blameOf(err, a.resumable() && !a.answered)
+// scope returns the scope of the worker's own status.
+func (a *attempt) scope(err error) retryScope {
+	scope := scopeOf(err, a.resumable() && !a.answered)
 	switch {
-	case a.context > 0 && rpc.Reason(err) == reason.UnknownField: // it is of an earlier version, and has the shorter context
-		return short
-	case of == short && (a.answered || a.lease.Context == 0 || a.stated > 0 && rpc.Reason(err) != reason.ContextTooShort):
-		return request // the request's own context decided it, or nothing is known of the worker's
+	case a.addedContext > 0 && rpc.Reason(err) == reason.UnknownField:
+		return scopeContext // an earlier version does not have context_length, so its own context applies
+	case scope != scopeContext:
+		return scope
+	case a.answered || a.lease.Context == 0 || a.requestContext > 0 && rpc.Reason(err) != reason.ContextTooShort:
+		return scopeRequest // the request's own context decided, or the worker's is not known
 	}
-	return of
+	return scope
 }
 
-// delivered is how many tokens the caller has.
+// delivered returns how many tokens the caller has.
 func (c *call) delivered() int64 {
 	if c.log == nil {
 		return 0
@@ -147,17 +167,18 @@ func (c *call) delivered() int64 {
 	return c.log.Tokens()
 }
 
-// stream asks the worker and passes on what it answers; the error is the worker's status, the transport's, or one of the above.
+// stream sends the request to the worker and forwards the answer. The error is the worker's status,
+// the transport's, or one of the errors above.
 func (a *attempt) stream(ctx context.Context, inexact bool) error {
 	out := rpc.Frame{Data: a.message(inexact)}
-	if a.context > 0 {
-		out.Data = append(out.Data, mem.SliceBuffer(calllog.AppendContext(nil, a.context)))
+	if a.addedContext > 0 {
+		out.Data = append(out.Data, mem.SliceBuffer(calllog.AppendContext(nil, a.addedContext)))
 	}
 	up, err := a.lease.Link.Conn().NewStream(ctx, upstream, a.method, a.codec)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnsent, err)
 	}
-	// A failed send means that the stream has ended; its status comes with the receive.
+	// SendMsg returns io.EOF if the stream has ended; RecvMsg then returns its status.
 	if err := up.SendMsg(&out); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -172,121 +193,127 @@ func (a *attempt) stream(ctx context.Context, inexact bool) error {
 			case !errors.Is(err, io.EOF):
 				return err
 			case a.log != nil:
-				return errShort
+				return errTruncated
 			}
 			return nil
 		}
 		a.lease.Link.Heard()
-		if err := a.pass(&frame, up); err != nil {
+		if err := a.forward(&frame, up); err != nil {
 			frame.Free()
 			return err
 		}
 	}
 }
 
-// pass passes one frame on. It is sent before the next one is received: what the log counts, the caller gets.
-func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
-	first := false
+// forward records one frame and sends it to the caller. It returns after the frame was sent, and
+// only then is the next one received, because the log counts a recorded frame as delivered.
+func (a *attempt) forward(frame *rpc.Frame, up grpc.ClientStream) error {
+	isFirstToken := false
 	if a.log != nil {
-		v, err := a.judge(frame)
+		v, err := a.record(frame)
 		switch {
 		case err != nil:
 			return err
 		case v.Tokens > 0:
-			first = a.first.IsZero()
-			a.bring(v.Tokens)
+			isFirstToken = a.firstToken.IsZero()
+			a.onTokens(v.Tokens)
 		case v.Drop:
-			a.answer()
+			a.onAnswer()
 			frame.Free()
 			return nil
 		}
-		if v.Instead != nil {
+		if v.Replacement != nil {
 			frame.Free()
-			frame.Data = mem.BufferSlice{mem.SliceBuffer(v.Instead)}
+			frame.Data = mem.BufferSlice{mem.SliceBuffer(v.Replacement)}
 		}
 	}
-	if a.log != nil && a.log.Open() != a.open {
-		a.open = a.log.Open()
-		a.handover.leaves(a.open)
+	if a.log != nil && a.log.OpenOutputs() != a.open {
+		a.open = a.log.OpenOutputs()
+		a.handover.setOpen(a.open)
 	}
-	a.answer()
+	a.onAnswer()
 	if a.tokens != nil {
-		whole := rpc.Whole(frame.Data)
-		a.meter.Add(a.tokens(whole.ReadOnlyData()))
-		whole.Free()
+		response := rpc.Flatten(frame.Data)
+		a.meter.Add(a.tokens(response.ReadOnlyData()))
+		response.Free()
 	}
-	if !a.begun {
-		if err := a.begin(up); err != nil {
+	if !a.streaming {
+		if err := a.sendHeaders(up); err != nil {
 			return err
 		}
 	}
 	if a.log != nil && a.log.Complete() {
-		a.lease.Vacate() // a caller who has the last frame and asks again finds the place free, and no other worker given one too many
+		// Release the slot before the last frame leaves. A caller that sends its next request on
+		// receiving it then finds the slot free, instead of pushing another worker over its limit.
+		a.lease.Vacate()
 	}
 	switch err := a.down.SendMsg(frame); {
 	case rpc.Reason(err) != "":
-		a.undelivered = err
+		a.sendError = err
 		return errUndelivered
 	case err != nil:
-		return fmt.Errorf("%w: %w", errGone, err)
+		return fmt.Errorf("%w: %w", errCallerGone, err)
 	}
-	if first {
-		rpc.LetOut() // the end of a short call may be here already: it is judged, and logged, when the token has left
+	if isFirstToken {
+		// Yield, because the rest of a short answer may be here already. Without it, that rest would
+		// be handled before the transport's goroutine writes the first token.
+		rpc.YieldToTransport()
 	}
 	return nil
 }
 
-// judge shows a frame to the log.
-func (a *attempt) judge(frame *rpc.Frame) (calllog.Verdict, error) {
+// record passes a frame to the log.
+func (a *attempt) record(frame *rpc.Frame) (calllog.Verdict, error) {
 	if len(frame.Data) == 1 {
-		return a.log.Take(frame.Data[0].ReadOnlyData())
+		return a.log.Record(frame.Data[0].ReadOnlyData())
 	}
 	whole := frame.Data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer whole.Free()
-	return a.log.Take(whole.ReadOnlyData())
+	return a.log.Record(whole.ReadOnlyData())
 }
 
-// answer notes the first frame of the attempt.
-func (a *attempt) answer() {
+// onAnswer handles the first frame of the attempt.
+func (a *attempt) onAnswer() {
 	if a.answered {
 		return
 	}
 	a.answered = true
-	if a.tells {
-		a.tells = false
-		a.seen.Again(a.goesOn)
+	if a.causePending {
+		a.causePending = false
+		a.observer.Continued(a.cause)
 	}
-	a.retries.answered()
+	a.retries.refund()
 	a.lease.Progress(a.prompt + a.delivered())
 	if a.resumable() {
-		a.handover.started(a.log.Class(), a.log.Digest(), a.log.Length())
-		if digest := a.log.Digest(); digest != "" { // not every worker tells
-			a.lease.Link.Served(a.route.Model, digest)
+		a.handover.setStream(a.log.Class(), a.log.Digest(), a.log.Length())
+		if digest := a.log.Digest(); digest != "" { // workers of earlier versions do not send it
+			a.lease.Link.ObserveDigest(a.route.Model, digest)
 		}
 	}
 }
 
-// bring counts tokens.
-func (a *attempt) bring(tokens int64) {
-	a.answer()
-	a.failover.flows()
-	a.lease.Progress(tokens)
-	a.payPrompt()
-	a.meter.Add(tokens)
-	a.shown.tokens.Add(tokens)
-	a.seen.Tokens(tokens)
-	if a.first.IsZero() {
-		a.first = time.Now()
-		a.seen.FirstToken(a.first.Sub(a.arrived))
+// onTokens handles a frame that adds tokens.
+func (a *attempt) onTokens(n int64) {
+	a.onAnswer()
+	a.failover.succeed()
+	a.lease.Progress(n)
+	a.meterPrompt()
+	a.meter.Add(n)
+	a.call.live.tokens.Add(n)
+	a.observer.Tokens(n)
+	if a.firstToken.IsZero() {
+		a.firstToken = time.Now()
+		a.observer.FirstToken(a.firstToken.Sub(a.arrived))
 	}
 }
 
-// begin passes the worker's headers on: they leave with the first frame. A request that is not sent again is let go.
-func (a *attempt) begin(up grpc.ClientStream) error {
-	a.begun = true
+// sendHeaders forwards the worker's headers, which leave with the first frame. The request of other
+// methods than Generate is released here, because it is not sent again after that frame.
+func (a *attempt) sendHeaders(up grpc.ClientStream) error {
+	a.streaming = true
 	if a.log == nil {
 		a.body = nil
-		rpc.LetGo(a.ctx)
+		rpc.ReleaseRequest(a.ctx)
 	}
 	header, err := up.Header()
 	if err != nil {

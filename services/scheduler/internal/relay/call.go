@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -14,80 +15,83 @@ import (
 	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// maxLost is how many attempts in a row may be lost without having brought a token: it may be the request that workers do not
-// survive.
+// maxLost is how many attempts in a row may be lost without a new token. The limit exists because
+// the request itself may be what crashes workers: without it, one such request would take down the
+// fleet, one worker after another.
 const maxLost = 3
 
-// call is one call from its request to its end, over as many attempts as it takes. One goroutine runs it.
+// call is one call from its request to its end, over all its attempts. One goroutine runs it.
 type call struct {
 	*Relay
 	ctx    context.Context
-	down   grpc.ServerStream
+	down   grpc.ServerStream // to the caller
 	method string
 	route  route.Request
-	prompt int64
-	stated uint32 // context_length of the request; 0: unset
-	longer int64  // workers with a shorter context have refused the call; 0: none
+	prompt int64 // Request.Prompt
 
-	// log is nil for methods that are no generation; then body is the request, and tokens is Request.Tokens.
-	log    *calllog.Log
-	body   []byte
-	tokens func(response []byte) int64
+	requestContext int64 // context_length of the request; 0: unset
+	minContext     int64 // workers with a shorter context have refused the call; 0: none has
 
-	begun   bool        // whether a frame went down
-	lost    int         // attempts that were lost, of a call without log
-	arrived time.Time   // the call
-	first   time.Time   // the first token; zero: none yet
-	trailer metadata.MD // of the last attempt
+	// log records the events that a generation's caller was sent. It is nil for other methods,
+	// which use the next three fields instead.
+	log          *calllog.Log
+	body         []byte                      // the request
+	tokens       func(response []byte) int64 // Request.Tokens
+	lostAttempts int
 
-	chat     bool // whether the request is a conversation
-	traced   traced
-	failover failover
-	meter    *auth.Meter
-	paid     bool // meter knows of the prompt
-	shown    shown
-	seen     CallObserver
-	goesOn   Again // how the attempt under way goes on with the call, for seen
-	tells    bool  // whether seen is told so when it is answered
+	streaming  bool        // whether the headers have left, with the first frame
+	arrived    time.Time   // when the call arrived
+	firstToken time.Time   // when its first token arrived; zero: none has
+	trailer    metadata.MD // of the last attempt
+
+	chat          bool // whether the request is a conversation
+	spans         callSpans
+	failover      failover
+	meter         *auth.Meter
+	promptMetered bool // whether the prompt's tokens were added to meter
+	live          liveCall
+	observer      CallObserver
+	cause         Continuation // why the current attempt was made, for observer
+	causePending  bool         // whether observer gets cause with the attempt's first frame
 }
 
-// newCall keeps of a request what further attempts need.
-func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []byte) *call {
+// newCall returns a call. It copies from the request what later attempts need.
+func newCall(r *Relay, down grpc.ServerStream, method string, request Request, raw []byte) *call {
 	c := &call{
-		Relay: r, ctx: down.Context(), down: rpc.Bare(down), method: method, route: in.Route, prompt: in.Prompt, arrived: time.Now(),
-		meter: auth.MeterOf(down.Context()), seen: unseen{},
+		Relay: r, ctx: down.Context(), down: rpc.RawStream(down), method: method, route: request.Route, prompt: request.Prompt,
+		arrived: time.Now(), meter: auth.MeterOf(down.Context()), observer: nopObserver{},
 	}
-	c.traced.call = rpc.Span(c.ctx)
-	if in.Generation != nil {
-		c.shown = shown{id: rpc.RequestID(c.ctx), model: in.Route.Model, arrived: c.arrived}
-		c.stated = in.Generation.GetContextLength()
-		c.log, c.chat = calllog.New(raw, in.Generation, c.arrived), in.Generation.GetChat() != nil
-		if c.traced.call != nil {
-			c.traced.call.SetAttributes(telemetry.OfRequest(in.Generation)...)
+	c.spans.call = rpc.Span(c.ctx)
+	if request.Generation != nil {
+		c.live = liveCall{id: rpc.RequestID(c.ctx), model: request.Route.Model, arrived: c.arrived}
+		c.requestContext = int64(request.Generation.GetContextLength())
+		c.log, c.chat = calllog.New(raw, request.Generation, c.arrived), request.Generation.GetChat() != nil
+		if c.spans.call != nil {
+			c.spans.call.SetAttributes(telemetry.RequestAttributes(request.Generation)...)
 		}
 	} else {
-		c.body, c.tokens = append([]byte(nil), raw...), in.Tokens
+		c.body, c.tokens = append([]byte(nil), raw...), request.Tokens
 	}
 	return c
 }
 
-// run gives the call to workers until it has ended.
+// run makes attempts until one of them ends the call, or until no worker is found for the next one.
 func (c *call) run() error {
 	if c.log != nil {
-		defer c.running.enter(&c.shown)()
+		defer c.Relay.live.add(&c.live)()
 	}
 	span := c.beginQueue()
-	lease, err := c.places.Place(c.ctx, c.route)
+	lease, err := c.placer.Place(c.ctx, c.route)
 	endQueue(span, lease, err)
 	if err != nil {
-		return fault.Status(err)
+		return rpcstatus.Of(err)
 	}
 	if c.log != nil {
-		c.seen = c.options.Observer.Placed(c.route.Model, time.Since(c.arrived))
+		c.observer = c.options.Observer.Placed(c.route.Model, time.Since(c.arrived))
 	}
 	inexact := false
 	attempts, resumes := 0, 0
@@ -95,27 +99,28 @@ func (c *call) run() error {
 		if attempts++; c.resumable() {
 			resumes++
 		}
-		end := c.try(lease, inexact)
-		if end.of.ends() {
-			err = end.err
+		o := c.attempt(lease, inexact)
+		if o.scope.ends() {
+			err = o.err
 			break
 		}
-		if lease, inexact = end.moved, false; lease != nil {
-			c.goesOn, c.tells = Moved, true
+		if lease, inexact = o.moved, false; lease != nil {
+			c.cause, c.causePending = Moved, true
 			continue
 		}
 		span = c.beginQueue()
-		lease, inexact, err = c.next(&end)
+		lease, inexact, err = c.next(&o)
 		endQueue(span, lease, err)
 		if lease == nil {
 			break
 		}
 	}
-	rpc.Annotate(c.ctx, "worker", c.failover.last)
+	rpc.Annotate(c.ctx, "worker", c.failover.lastWorker)
 	if c.log != nil {
 		rpc.Annotate(c.ctx, "tokens", c.log.Tokens())
-		c.payPrompt()
+		c.meterPrompt()
 	}
+	c.meterStopped(err)
 	if attempts > 1 {
 		rpc.Annotate(c.ctx, "attempts", attempts)
 		rpc.Annotate(c.ctx, "resumes", resumes)
@@ -123,59 +128,75 @@ func (c *call) run() error {
 	if c.trailer != nil {
 		c.down.SetTrailer(c.trailer)
 	}
-	c.seen.Ended(status.Code(err), time.Since(c.arrived))
-	c.conclude(err)
+	c.observer.Ended(status.Code(err), time.Since(c.arrived))
+	c.report(err)
 	return err
 }
 
-// payPrompt tells the meter of the prompt, and of what the caller resumes with, once, however often it is computed.
-func (c *call) payPrompt() {
-	if !c.paid && c.log.Started() {
-		c.paid = true
-		c.meter.Add(int64(c.log.PromptTokens()) + c.log.Brought())
+// meterPrompt charges the caller's quota for the prompt and for the tokens that the caller resumes
+// with. It charges them once, however many attempts compute them.
+func (c *call) meterPrompt() {
+	if !c.promptMetered && c.log.Started() {
+		c.promptMetered = true
+		c.meter.Add(int64(c.log.PromptTokens()) + c.log.ResumedTokens())
 	}
 }
 
-// resumable reports whether the caller has the beginning of a stream, which another worker goes on with.
+// meterStopped charges the caller's quota for a call that ended with err because the caller went away
+// or its deadline passed. A response would state the tokens; without one the estimate counts, because
+// a worker has computed an unknown part. Otherwise short deadlines would compute for free.
+func (c *call) meterStopped(err error) {
+	if err != nil && c.tokens != nil && (c.ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded) {
+		c.meter.Add(c.route.Tokens)
+	}
+}
+
+// resumable reports whether the caller has the beginning of a stream, so that the next attempt must
+// resume it.
 func (c *call) resumable() bool { return c.log != nil && c.log.Started() }
 
-// next finds the worker of the next attempt, after one that could not end the call. Without one, the error is the call's end.
-func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err error) {
-	if end.of == either && c.count() >= maxLost {
-		return nil, false, c.over(end, "as many attempts in a row brought no token")
+// next leases a worker for the next attempt, after one that did not end the call. If it returns no
+// lease, the error is the call's status.
+func (c *call) next(o *outcome) (lease *admission.Lease, inexact bool, err error) {
+	if o.scope == scopeEither && c.countLost() >= maxLost {
+		return nil, false, c.finalError(o, "as many attempts in a row brought no token")
 	}
-	c.failover.failed(end.err)
+	c.failover.recordFailure(o.err)
 	if c.resumable() {
-		lease, inexact, err = c.resume(end)
+		lease, inexact, err = c.resume(o)
 		switch {
 		case lease != nil && inexact:
-			c.goesOn, c.tells = Inexact, true
+			c.cause, c.causePending = Inexact, true
 		case lease != nil:
-			c.goesOn, c.tells = Resumed, true
+			c.cause, c.causePending = Resumed, true
 		}
 		return lease, inexact, err
 	}
-	if c.begun && c.log == nil {
-		return nil, false, end.err
+	if c.streaming && c.log == nil {
+		return nil, false, o.err
 	}
-	lease, err = c.again(end)
+	lease, err = c.retryFromStart(o)
 	switch {
-	case err == nil && (end.unsent() || end.of == short || c.retries.take()): // a call that no worker has begun adds to no retry storm
-		c.goesOn, c.tells = Retried, true
+	// An attempt whose worker computed nothing is retried for free: it cannot feed a retry storm.
+	case err == nil && (o.unsent() || o.scope == scopeContext || c.retries.withdraw()):
+		c.cause, c.causePending = Retried, true
 		return lease, false, nil
 	case err == nil:
 		lease.End()
 	case c.ctx.Err() != nil:
-		return nil, false, c.ended()
+		return nil, false, c.contextError()
 	}
-	if end.of == short && (end.given || route.Unready(err)) { // the workers that have the context are there, and failed the call before
-		return nil, false, fault.Status(err)
+	// A worker with a longer context exists, but has failed the call before or is not ready. The
+	// caller must get that status, which can be retried, and not that its request is too long.
+	if o.scope == scopeContext && (o.contextNotHeld || route.Unready(err)) {
+		return nil, false, rpcstatus.Of(err)
 	}
-	return nil, false, end.err // what the worker that was there said is nearer the truth than why nobody else is
+	return nil, false, o.err // a worker's own status explains more than the lack of another worker
 }
 
-// rest is what routing needs of the rest of the call, of which so many outputs have not ended.
-func (c *call) rest(open int) route.Request {
+// remaining returns the routing request for the rest of the call, of which open outputs have not
+// ended.
+func (c *call) remaining(open int) route.Request {
 	r := c.route
 	r.Arrived = c.arrived.UnixNano()
 	if before := r.Sequences; before > 0 {
@@ -185,33 +206,34 @@ func (c *call) rest(open int) route.Request {
 	return r
 }
 
-// count counts a lost attempt and is how many there were in a row.
-func (c *call) count() int {
+// countLost counts a lost attempt and returns how many in a row were lost without a new token.
+func (c *call) countLost() int {
 	if c.log != nil {
-		return c.log.Lost()
+		return c.log.AttemptLost()
 	}
-	c.lost++
-	return c.lost
+	c.lostAttempts++
+	return c.lostAttempts
 }
 
-// over is the end of a stream that cannot go on: a worker's own word, or that it was lost and why nobody took its place.
-func (c *call) over(end *ending, why string) error {
-	c.usage()
-	if !end.lost || !c.resumable() {
-		return end.err
+// finalError returns the status of a stream that cannot continue: the worker's own status, or that
+// the worker was lost and why no other one continued the stream.
+func (c *call) finalError(o *outcome, why string) error {
+	c.addUsage()
+	if !o.lost || !c.resumable() {
+		return o.err
 	}
-	c.seen.Again(Lost)
-	return fault.Unresumed(c.failover.last, c.log.Tokens(), status.Convert(end.err).Message(), why)
+	c.observer.Continued(Lost)
+	return rpcstatus.Unresumed(c.failover.lastWorker, c.log.Tokens(), status.Convert(o.err).Message(), why)
 }
 
-// ended is the status of a call whose context has ended.
-func (c *call) ended() error {
-	c.usage()
-	return fault.Status(context.Cause(c.ctx))
+// contextError returns the status of a call whose context has ended.
+func (c *call) contextError() error {
+	c.addUsage()
+	return rpcstatus.Of(context.Cause(c.ctx))
 }
 
-// usage puts what was used into the trailers, where no worker is left to tell it.
-func (c *call) usage() {
+// addUsage adds the usage so far to the trailers, because no worker is left that would report it.
+func (c *call) addUsage() {
 	if c.log == nil || c.trailer.Get(rpc.UsageTrailer) != nil {
 		return
 	}
@@ -220,23 +242,23 @@ func (c *call) usage() {
 	}
 }
 
-// message is the request of the next attempt.
+// message returns the request of the next attempt.
 func (c *call) message(inexact bool) mem.BufferSlice {
 	if c.log == nil {
 		return mem.BufferSlice{mem.SliceBuffer(c.body)}
 	}
-	spent := calllog.Spent{}
+	var elapsed calllog.Elapsed
 	if c.resumable() {
 		switch now := time.Now(); {
-		case c.first.IsZero():
-			spent.Before = now.Sub(c.arrived)
+		case c.firstToken.IsZero():
+			elapsed.BeforeToken = now.Sub(c.arrived)
 		default:
-			spent.Before, spent.Behind = c.first.Sub(c.arrived), now.Sub(c.first)
+			elapsed.BeforeToken, elapsed.SinceToken = c.firstToken.Sub(c.arrived), now.Sub(c.firstToken)
 		}
 	}
-	whole, rest := c.log.Next(inexact, spent)
-	if rest == nil {
-		return mem.BufferSlice{mem.SliceBuffer(whole)}
+	original, resume := c.log.NextRequest(inexact, elapsed)
+	if resume == nil {
+		return mem.BufferSlice{mem.SliceBuffer(original)}
 	}
-	return mem.BufferSlice{mem.SliceBuffer(whole), mem.SliceBuffer(rest)}
+	return mem.BufferSlice{mem.SliceBuffer(original), mem.SliceBuffer(resume)}
 }

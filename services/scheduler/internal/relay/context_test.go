@@ -21,23 +21,23 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// Contexts of workers. Every prompt has 6 tokens, and the scheduler takes that of ask for as many.
+// Contexts of workers. Every prompt has 6 tokens, and the scheduler estimates 6 for that of ask.
 const long, short = 60, 18
 
-// open is a request that states no max_tokens.
+// open returns a request without max_tokens.
 func open() *pb.GenerateRequest {
 	return &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}}
 }
 
-// of is an answer of a worker with such a context.
+// of returns the answer of a worker with a context length.
 func of(context int) workertest.Answer {
 	a := workertest.Whole("")
 	a.Context = context
 	return a
 }
 
-func TestEqualRequestsHaveEqualLengths(t *testing.T) {
-	tiny := ask(10) // whose prompt the scheduler takes for 5 tokens
+func TestEqualRequestsGetEqualLengths(t *testing.T) {
+	tiny := ask(10) // for its prompt the scheduler estimates 5 tokens
 	tiny.Input = &pb.GenerateRequest_Prompt{Prompt: "o"}
 	stated := open()
 	stated.ContextLength = proto.Uint32(30)
@@ -53,9 +53,9 @@ func TestEqualRequestsHaveEqualLengths(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		in         *pb.GenerateRequest
-		short, old int  // context of w2; whether w2 is of an earlier version
-		moves      bool // w2 is asked, and refuses
-		serves     bool // w2 serves some
+		short, old int  // context of w2; 1 if w2 is of an earlier version
+		moves      bool // whether w2 receives requests and refuses them
+		serves     bool // whether w2 serves some
 	}{
 		"no max_tokens":                                  {in: open(), short: short},
 		"more than a context holds":                      {in: ask(40), short: short},
@@ -85,7 +85,7 @@ func TestEqualRequestsHaveEqualLengths(t *testing.T) {
 	}
 }
 
-func TestEqualRequestsHaveEqualVerdicts(t *testing.T) {
+func TestEqualRequestsGetEqualRefusals(t *testing.T) {
 	beyond := ask(3)
 	beyond.Sampling = &pb.Sampling{Seed: proto.Uint64(7)}
 	beyond.Resume = []*pb.Resume{{TokenIds: make([]uint32, 4)}}
@@ -122,8 +122,8 @@ func TestEqualRequestsHaveEqualVerdicts(t *testing.T) {
 	}
 }
 
-// A worker with a longer context becomes ready while another refuses the prompt.
-func TestAPromptTooLongGoesToALongerContext(t *testing.T) {
+func TestLongPromptMovesToALongerContext(t *testing.T) {
+	// A worker with a longer context becomes ready while another refuses the prompt.
 	for _, why := range []string{reason.PromptTooLong, reason.ResumeTooLong, reason.ContextTooShort} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": of(5), "w2": of(5)})
@@ -150,7 +150,7 @@ func TestAPromptTooLongGoesToALongerContext(t *testing.T) {
 	}
 }
 
-func TestAStreamNeverGoesOnInAShorterContext(t *testing.T) {
+func TestResumeNeverUsesAShorterContext(t *testing.T) {
 	for name, from := range map[string]int{"started": 1, "behind tokens": 5} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestAStreamNeverGoesOnInAShorterContext(t *testing.T) {
 				stream, got := r.begin(open(), from)
 				require.Equal(t, "w1", got[0].GetStarted().GetWorkerId())
 				require.EqualValues(t, long-workertest.PromptTokens, got[0].GetStarted().GetMaxTokens())
-				// It is left to a worker that drains while no other holds it.
+				// No other worker holds the stream, so it stays with the draining one.
 				r.drain("w1", true)
 				for range 3 {
 					m, err := stream.Recv()
@@ -178,7 +178,7 @@ func TestAStreamNeverGoesOnInAShorterContext(t *testing.T) {
 	}
 }
 
-func TestADrainMovesStreamsToContextsThatHoldThem(t *testing.T) {
+func TestDrainMovesStreamsToLongEnoughContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		paced := of(long)
 		paced.Pause = 5 * time.Millisecond
@@ -193,8 +193,9 @@ func TestADrainMovesStreamsToContextsThatHoldThem(t *testing.T) {
 	})
 }
 
-// The worker that has the context is full, and the other one too short: the caller may come again, and is not told that its request is wrong.
-func TestAFullLongContextIsRetryable(t *testing.T) {
+func TestFullLongContextIsRetryable(t *testing.T) {
+	// The worker that has the context is full, and that of the other one is too short. The caller must
+	// get a status that it can retry, and not that its request is wrong.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": of(long), "w2": of(15)})
 		r.workers["w1"].OnGenerate = func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -209,8 +210,9 @@ func TestAFullLongContextIsRetryable(t *testing.T) {
 	})
 }
 
-// Random fleets, requests and breaks: each answer is that of a worker with the longest context, or the refusal that it would give.
 func TestRandomContextsChangeNoAnswer(t *testing.T) {
+	// With random fleets, requests and breaks, each answer or refusal is that of a worker with the
+	// longest context.
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -256,8 +258,8 @@ func TestRandomContextsChangeNoAnswer(t *testing.T) {
 	}
 }
 
-// A worker with the longer context that is NOT_READY for a moment exists: a prompt that fits only there waits, and is not refused.
-func TestAPromptWaitsForALongContextThatIsNotReady(t *testing.T) {
+func TestLongPromptWaitsForAnUnreadyWorker(t *testing.T) {
+	// A prompt that fits only a worker that is NOT_READY for a moment waits and is not refused.
 	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -11,123 +11,128 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
 const (
-	// round is how long one search for a worker may take: those that failed are passed over in the first only.
-	round = 250 * time.Millisecond
-	// pauseFirst is the pause before the second search; it doubles up to pauseMax, which is about what the call is late when a
-	// worker comes back.
-	pauseFirst = 5 * time.Millisecond
-	pauseMax   = 200 * time.Millisecond
-	// A call is ended before its deadline by a twentieth of what is left, at most deadlineMargin: a trailer sent at the deadline
-	// itself never arrives.
+	// searchTime bounds one search for a worker. Only the first search skips the workers that failed.
+	searchTime = 250 * time.Millisecond
+	// firstBackoff is the pause before the second search. It doubles up to maxBackoff, which is about
+	// the delay that a call sees after a worker has come back.
+	firstBackoff = 5 * time.Millisecond
+	maxBackoff   = 200 * time.Millisecond
+	// deadlineMargin bounds how long before its deadline a call is ended: by a twentieth of the time
+	// that was left. A trailer sent at the deadline itself would never arrive, because the caller's
+	// gRPC library has closed the stream by then.
 	deadlineMargin = 250 * time.Millisecond
 )
 
-// failover is the search for workers that go on with a call.
+// failover is the state of the search for workers that continue a call.
 type failover struct {
-	last    string    // the worker of the last attempt
-	began   time.Time // the last attempt
-	exclude []string  // workers that have failed since one brought a token, or a search found none
-	// unloaded are those that have taken the model out since their last report: they may be asked again when it is loaded anew.
-	unloaded []string
-	since    time.Time // when the stream broke, as if attempts took no time; zero when a worker brings tokens
-	rounds   int       // searches in vain since then
-	tries    int       // attempts since then
+	lastWorker   string    // of the last attempt
+	attemptBegan time.Time // of the last attempt
+	exclude      []string  // workers that failed since tokens last arrived, or since a search found none
+	// unloaded are workers that have unloaded the model since their last report. They may be asked
+	// again after they have loaded it again.
+	unloaded    []string
+	brokenSince time.Time // when the stream broke, plus the time of attempts since; zero while tokens arrive
+	searches    int       // searches since then that found no worker
+	attempts    int       // attempts since then
 }
 
-// begin notes an attempt.
-func (f *failover) begin(worker string) { f.last, f.began = worker, time.Now() }
+// begin records the start of an attempt.
+func (f *failover) begin(worker string) { f.lastWorker, f.attemptBegan = worker, time.Now() }
 
-// flows forgets the search: a worker brings tokens. One that only says that it has started may go on failing for ever.
-func (f *failover) flows() {
-	if !f.since.IsZero() || len(f.exclude)+len(f.unloaded) > 0 { // most tokens: nothing is written
-		f.forgive()
-		f.since, f.rounds, f.tries = time.Time{}, 0, 0
+// succeed ends the search, because tokens arrive. `started` alone does not end it: a worker that
+// sends nothing else could fail for ever.
+func (f *failover) succeed() {
+	if !f.brokenSince.IsZero() || len(f.exclude)+len(f.unloaded) > 0 { // false for almost every token
+		f.clearExclusions()
+		f.brokenSince, f.searches, f.attempts = time.Time{}, 0, 0
 	}
 }
 
-// failed notes that the worker of the last attempt failed, and in which words.
-func (f *failover) failed(err error) {
-	f.tries++
+// recordFailure records that the last attempt failed with err.
+func (f *failover) recordFailure(err error) {
+	f.attempts++
 	switch rpc.Reason(err) {
 	case reason.ModelNotLoaded, reason.ModelDraining, reason.ModelUnloaded:
-		f.unloaded = append(f.unloaded, f.last)
+		f.unloaded = append(f.unloaded, f.lastWorker)
 	default:
-		f.exclude = append(f.exclude, f.last)
+		f.exclude = append(f.exclude, f.lastWorker)
 	}
-	if !f.since.IsZero() { // what counts is how long the stream waits for a worker, and not how long one computes
-		f.since = f.since.Add(time.Since(f.began))
+	if !f.brokenSince.IsZero() { // only the wait for a worker counts, not the time that one computed
+		f.brokenSince = f.brokenSince.Add(time.Since(f.attemptBegan))
 	}
 }
 
-// forgive lets those that failed be asked again.
-func (f *failover) forgive() { f.exclude, f.unloaded = f.exclude[:0], f.unloaded[:0] }
+// clearExclusions lets the workers that failed be chosen again.
+func (f *failover) clearExclusions() { f.exclude, f.unloaded = f.exclude[:0], f.unloaded[:0] }
 
-// pause is how long to wait before the next search: spread, so that the streams of one lost worker do not search in step.
-func (f *failover) pause() time.Duration {
-	d := min(pauseFirst<<min(f.rounds, 16), pauseMax)
-	f.rounds++
+// backoff returns the pause before the next search: exponential with jitter, so that the streams of
+// one lost worker do not search in step.
+func (f *failover) backoff() time.Duration {
+	d := min(firstBackoff<<min(f.searches, 16), maxBackoff)
+	f.searches++
 	return d/2 + rand.N(d)
 }
 
-// resume finds a worker for the rest of a stream, and waits for one: a worker of its class as long as half of the wait, then one
-// of any class where that may be. The workers that failed are passed over while there are others.
-func (c *call) resume(end *ending) (lease *admission.Lease, inexact bool, err error) {
+// resume leases a worker for the rest of a stream, and waits until one is found. For the first half
+// of the wait it accepts only workers of the stream's numerics class, because only these compute
+// the same tokens. After that it accepts any class, unless the operator or the caller forbids it.
+func (c *call) resume(o *outcome) (lease *admission.Lease, inexact bool, err error) {
 	f := &c.failover
-	if f.since.IsZero() {
-		f.since = time.Now()
+	if f.brokenSince.IsZero() {
+		f.brokenSince = time.Now()
 	}
-	until := f.since.Add(c.options.FailoverWait)
+	until := f.brokenSince.Add(c.options.FailoverWait)
 	if deadline, ok := c.ctx.Deadline(); ok {
-		until = deadline.Add(-min(deadlineMargin, deadline.Sub(f.since)/20))
+		until = deadline.Add(-min(deadlineMargin, deadline.Sub(f.brokenSince)/20))
 	}
-	exactUntil := f.since.Add(min(c.options.FailoverWait, until.Sub(f.since)) / 2)
+	exactUntil := f.brokenSince.Add(min(c.options.FailoverWait, until.Sub(f.brokenSince)) / 2)
 	if c.options.RefuseInexact || c.route.ClassID != "" {
 		exactUntil = until
 	}
-	err = end.err
-	// The first search is at once. Those behind one in vain, or behind a worker that had been asked in the place of another, come less
-	// and less often.
-	for searched := f.tries > 1; ; searched = true {
-		if searched {
-			pause := f.pause()
-			if time.Now().Add(pause).After(until) {
-				return nil, false, c.unplaced(end, err)
+	err = o.err
+	// The first search of a broken stream starts at once. Later ones back off, also if the worker that
+	// the first search found has failed.
+	for wait := f.attempts > 1; ; wait = true {
+		if wait {
+			backoff := f.backoff()
+			if time.Now().Add(backoff).After(until) {
+				return nil, false, c.unplacedError(o, err)
 			}
-			if !sleep(c.ctx, pause) {
-				return nil, false, c.ended()
+			if !sleep(c.ctx, backoff) {
+				return nil, false, c.contextError()
 			}
 		}
-		request := c.rest(c.log.Open())
+		request := c.remaining(c.log.OpenOutputs())
 		request.Resumes, request.Digest, request.ClassID = true, c.log.Digest(), c.log.Class()
 		request.Exclude, request.Unloaded = f.exclude, f.unloaded
 		request.Length, request.Context = c.log.Length(), c.log.Length()
 		if time.Now().After(exactUntil) {
 			request.ClassID = ""
 		}
-		searching, cancel := context.WithDeadline(c.ctx, earlier(time.Now().Add(round), until))
-		lease, err = c.places.Place(searching, request)
+		searching, cancel := context.WithDeadline(c.ctx, earlier(time.Now().Add(searchTime), until))
+		lease, err = c.placer.Place(searching, request)
 		cancel()
 		switch {
 		case err == nil:
 			return lease, request.ClassID == "" && lease.ClassID != c.log.Class(), nil
 		case c.ctx.Err() != nil:
-			return nil, false, c.ended()
+			return nil, false, c.contextError()
 		}
-		f.forgive()
+		f.clearExclusions()
 	}
 }
 
-// unplaced is the end of a stream that no worker took in time.
-func (c *call) unplaced(end *ending, refusal error) error {
+// unplacedError returns the status of a stream for which no worker was found in time.
+func (c *call) unplacedError(o *outcome, refusal error) error {
 	if _, timed := c.ctx.Deadline(); timed {
-		c.usage()
-		return fault.Status(context.DeadlineExceeded)
+		c.addUsage()
+		return rpcstatus.Of(context.DeadlineExceeded)
 	}
-	return c.over(end, fmt.Sprintf("no other worker took it within %v (%s), and it may need a context of %d tokens",
+	return c.finalError(o, fmt.Sprintf("no other worker took it within %v (%s), and it may need a context of %d tokens",
 		c.options.FailoverWait, status.Convert(refusal).Message(), c.log.Length()))
 }
 
@@ -138,7 +143,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// sleep waits; false means that ctx ended first.
+// sleep waits for d. It returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

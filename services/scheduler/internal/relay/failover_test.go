@@ -22,50 +22,19 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// requests are those whose streams differ in kind.
-func requests() map[string]*pb.GenerateRequest {
-	all := map[string]*pb.GenerateRequest{"plain": ask(5), "nothing but the prompt": ask(0), "seeded": ask(4), "of several outputs": ask(3),
-		"all there is": ask(3), "resumed by its client": ask(6), "resumed behind an end": ask(3),
-		"as long as the context": {Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}},
-		"least and no most":      {Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}, Stopping: &pb.Stopping{MinTokens: proto.Int32(500)}}}
-	all["nothing but the prompt"].Response = &pb.ResponseOptions{EchoPrompt: proto.Bool(true)}
-	all["seeded"].Sampling = &pb.Sampling{Seed: proto.Uint64(99)}
-	all["of several outputs"].Sampling = &pb.Sampling{NumSequences: proto.Int32(3)}
-	in := all["all there is"]
-	in.Sampling = &pb.Sampling{NumSequences: proto.Int32(2)}
-	in.Response = &pb.ResponseOptions{EchoPrompt: proto.Bool(true), Progress: proto.Bool(true), PromptLogprobs: proto.Int32(0)}
-	resume := func(output uint32, sent int, in *pb.GenerateRequest) *pb.Resume {
-		out := &pb.Resume{OutputIndex: output, TextBytes: proto.Uint64(0)}
-		events, _ := workertest.Whole("").Of(in)
-		for _, e := range events {
-			if got := e.GetTokens(); e.GetTokens() != nil && got.GetOutputIndex() == output && len(out.TokenIds) < sent {
-				out.TokenIds = append(out.TokenIds, got.GetTokenIds()...)
-				*out.TextBytes += uint64(len(got.GetText()))
-			}
-		}
-		return out
-	}
-	in = all["resumed by its client"]
-	in.Sampling = &pb.Sampling{Seed: proto.Uint64(3)}
-	in.Resume = []*pb.Resume{resume(0, 2, in)}
-	in = all["resumed behind an end"]
-	in.Sampling = &pb.Sampling{Seed: proto.Uint64(3), NumSequences: proto.Int32(2)}
-	ended := resume(1, 3, in)
-	ended.Finished = true
-	in.Resume = []*pb.Resume{ended}
-	return all
-}
-
-// ways are how a worker is lost: each is an end of a stream without a word of our own.
+// ways are the ways in which a worker is lost: ends of a stream without a status of our own
+// domains.
 var ways = map[string]error{
 	"with the connection's error": status.Error(codes.Unavailable, "error reading from server: EOF"),
 	"with an internal error":      status.Error(codes.Internal, "stream terminated by RST_STREAM"),
 	"with OK":                     nil,
-	"with a stranger's status":    rpc.Fault{Code: codes.NotFound, Domain: "proxy.example", Reason: "NO", Message: "no"}.Err(),
+	"with a stranger's status":    rpc.Error{Code: codes.NotFound, Domain: "proxy.example", Reason: "NO", Message: "no"}.Err(),
 }
 
-// The workers' contexts are equal, or one of them holds the shorter streams alone: an answer must not become shorter by moving.
-func TestWhereverAStreamBreaksItsClientGetsTheUndisturbedOne(t *testing.T) {
+func TestFailoverIsExactAtEveryEvent(t *testing.T) {
+	// A stream is cut after each of its events, in each way, and resumed: the caller gets the
+	// events of the undisturbed stream. With unequal contexts, the answer must not become shorter
+	// by moving.
 	fleets := map[string]map[string]workertest.Answer{
 		"equal":   {"w1": {Context: long}, "w2": {Context: long}},
 		"unequal": {"w1": {Context: long}, "w2": {Context: long}, "w3": {Context: short}, "w4": {Context: short}},
@@ -83,7 +52,7 @@ func TestWhereverAStreamBreaksItsClientGetsTheUndisturbedOne(t *testing.T) {
 							w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 								a := workertest.Whole(id)
 								a.Context = fleet[id].Context
-								if attempts.Add(1) == 1 { // whoever is asked first breaks off
+								if attempts.Add(1) == 1 { // the worker that is chosen first breaks off
 									a.Events, a.Err = int(cut.Load()), err
 								}
 								return a.Generate(in, stream)
@@ -105,7 +74,7 @@ func TestWhereverAStreamBreaksItsClientGetsTheUndisturbedOne(t *testing.T) {
 	}
 }
 
-func TestAStreamThatIsBrokenBehindEveryTokenGoesOn(t *testing.T) {
+func TestResumeAfterEveryToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		once := workertest.Answer{Events: 2, Err: ways["with the connection's error"]} // `started` and a token, or `finished`
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": once, "w2": once})
@@ -117,7 +86,7 @@ func TestAStreamThatIsBrokenBehindEveryTokenGoesOn(t *testing.T) {
 	})
 }
 
-func TestAKilledProcessIsNoticedByItsStreamAndReplaced(t *testing.T) {
+func TestKilledWorkerIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := workertest.Whole("")
 		slow.Pause = 2 * time.Millisecond
@@ -138,7 +107,7 @@ func TestAKilledProcessIsNoticedByItsStreamAndReplaced(t *testing.T) {
 	})
 }
 
-func TestAFrozenProcessIsNoticedByItsSilenceAndItsLateFramesAreDropped(t *testing.T) {
+func TestFrozenWorkerIsReplacedAndItsFramesDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := workertest.Whole("")
 		slow.Pause = 2 * time.Millisecond
@@ -159,7 +128,7 @@ func TestAFrozenProcessIsNoticedByItsSilenceAndItsLateFramesAreDropped(t *testin
 			require.NoError(t, err)
 			got = append(got, m)
 		}
-		frozen.Thaw() // and sends what it had
+		frozen.Thaw() // and sends the frames that it had
 		rest, err := all(stream)
 		require.NoError(t, err)
 		requireEqual(t, whole(t, in), append(got, rest...))
@@ -167,7 +136,7 @@ func TestAFrozenProcessIsNoticedByItsSilenceAndItsLateFramesAreDropped(t *testin
 	})
 }
 
-func TestAWorkerThatComesBackGoesOnWithWhatItLost(t *testing.T) {
+func TestRestartedWorkerResumesItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3, Err: ways["with OK"]}})
 		in := ask(9)
@@ -188,10 +157,11 @@ func TestAWorkerThatComesBackGoesOnWithWhatItLost(t *testing.T) {
 	})
 }
 
-func TestAnEndBehindEveryFinishedIsGoodWhateverIsSaid(t *testing.T) {
+func TestAnyStatusAfterFinishedIsOK(t *testing.T) {
+	// A stream with all its `finished` events is complete, whatever status follows.
 	in := ask(2)
 	events := len(whole(t, in))
-	said := map[string]error{"a worker's own word": workertest.Refusal(codes.Internal, reason.StepFailed, "later")}
+	said := map[string]error{"a worker's own status": workertest.Refusal(codes.Internal, reason.StepFailed, "later")}
 	for way, err := range ways {
 		said[way] = err
 	}
@@ -208,7 +178,7 @@ func TestAnEndBehindEveryFinishedIsGoodWhateverIsSaid(t *testing.T) {
 	}
 }
 
-func TestThePlaceOfACallIsFreeWhenItsCallerHasTheLastFrame(t *testing.T) {
+func TestSlotIsFreeBeforeTheLastFrameLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}})
 		released := make(chan struct{})
@@ -230,7 +200,7 @@ func TestThePlaceOfACallIsFreeWhenItsCallerHasTheLastFrame(t *testing.T) {
 	})
 }
 
-func TestARequestThatNoWorkerSurvivesIsGivenToThree(t *testing.T) {
+func TestFatalRequestReachesThreeWorkers(t *testing.T) {
 	for name, tc := range map[string]struct{ events, generations, tokens int }{
 		"before the first frame": {0, 3, 0},
 		"behind started":         {1, 3, 0},
@@ -248,7 +218,7 @@ func TestARequestThatNoWorkerSurvivesIsGivenToThree(t *testing.T) {
 					w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 						a := workertest.Answer{Worker: id, Events: tc.events, Err: ways["with the connection's error"]}
 						if had.Add(1) > 1 && tc.events > 1 {
-							a.Events = 1 // those behind the first bring no token
+							a.Events = 1 // attempts after the first send no token
 						}
 						return a.Generate(in, stream)
 					}
@@ -260,7 +230,7 @@ func TestARequestThatNoWorkerSurvivesIsGivenToThree(t *testing.T) {
 				require.Len(t, got, tc.events)
 				want := tc.generations
 				if tc.events > 1 {
-					want++ // the one that brought tokens was none of the three in vain
+					want++ // the attempt that sent tokens does not count as one of the three
 				}
 				require.EqualValues(t, want, had.Load())
 				r.idle()
@@ -269,14 +239,14 @@ func TestARequestThatNoWorkerSurvivesIsGivenToThree(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatLiesInItsSecondStartedIsPassedOver(t *testing.T) {
+func TestContradictingStartedIsSkipped(t *testing.T) {
 	for name, lie := range map[string]func(*pb.Started){
 		"about its model":       func(s *pb.Started) { s.ModelDigest = "another" },
 		"about its class":       func(s *pb.Started) { s.ClassId = "another" },
 		"about the prompt":      func(s *pb.Started) { s.PromptDigest = "another" },
 		"about the seed":        func(s *pb.Started) { s.Seed++ },
 		"about what it resumed": func(s *pb.Started) { s.ResumedTokens = []uint32{0} },
-		"by saying nothing":     func(s *pb.Started) { s.ResumedTokens = nil },
+		"by omission":           func(s *pb.Started) { s.ResumedTokens = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -308,7 +278,7 @@ func TestAWorkerThatLiesInItsSecondStartedIsPassedOver(t *testing.T) {
 	}
 }
 
-func TestOnAnotherClassAStreamGoesOnAndSaysSoOrIsRefused(t *testing.T) {
+func TestInexactFailoverIsReportedOrRefused(t *testing.T) {
 	const wait = 300 * time.Millisecond
 	for name, tc := range map[string]struct {
 		options relay.Options
@@ -346,18 +316,18 @@ func TestOnAnotherClassAStreamGoesOnAndSaysSoOrIsRefused(t *testing.T) {
 					return
 				}
 				require.NoError(t, err)
-				again := rest[0].GetStarted()
-				require.NotNil(t, again, "it is told")
-				require.NotNil(t, again.Exact)
-				require.False(t, again.GetExact())
-				require.Equal(t, "another", again.GetClassId())
+				started := rest[0].GetStarted()
+				require.NotNil(t, started, "a second `started` reports the other class")
+				require.NotNil(t, started.Exact)
+				require.False(t, started.GetExact())
+				require.Equal(t, "another", started.GetClassId())
 				requireEqual(t, whole(t, in), append(got, rest[1:]...)) // this fake gives the same tokens on every class
 			})
 		})
 	}
 }
 
-func TestAResumeWaitsWithinTheDeadlineAndThenSaysWhatWasUsed(t *testing.T) {
+func TestResumeEndsBeforeTheDeadlineWithUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{FailoverWait: time.Millisecond}, map[string]workertest.Answer{"w1": {}})
 		sent := make(chan struct{})
@@ -379,7 +349,7 @@ func TestAResumeWaitsWithinTheDeadlineAndThenSaysWhatWasUsed(t *testing.T) {
 		close(sent)
 		_, err = all(stream)
 		require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
-		require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err), "the call's own deadline is not what ended it: its trailers would be lost")
+		require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err), "the scheduler ended it before the deadline, which would have lost the trailers")
 		require.Greater(t, time.Since(begun), time.Second, "--failover-wait is for calls without a deadline")
 		usage := &pb.Usage{}
 		require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1)
@@ -388,9 +358,9 @@ func TestAResumeWaitsWithinTheDeadlineAndThenSaysWhatWasUsed(t *testing.T) {
 	})
 }
 
-func TestACallThatIsCancelledWhileItWaitsForAWorkerEnds(t *testing.T) {
+func TestCancelEndsTheSearchForAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3}})
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3, Hold: true}})
 		ctx, cancel := context.WithCancel(r.patient())
 		stream, err := r.inference.Generate(ctx, ask(9))
 		require.NoError(t, err)
@@ -401,34 +371,34 @@ func TestACallThatIsCancelledWhileItWaitsForAWorkerEnds(t *testing.T) {
 		cancel()
 		_, err = all(stream)
 		require.Equal(t, codes.Canceled, status.Code(err))
-		r.idle() // NoLeaks says that the call has ended
+		r.idle() // NoLeaks checks that the call has ended
 	})
 }
 
-func TestARetryThatFindsNoOtherWorkerTakesTheFirstAgainAndGivesItsWord(t *testing.T) {
+func TestRetryUsesTheOnlyWorkerAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Err: ways["with the connection's error"]}})
 		_, err := r.generate(ask(3))
 		require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
 		require.Equal(t, "w1", rpc.Info(err).GetMetadata()["worker_id"])
-		require.EqualValues(t, 3, r.workers["w1"].Generations.Load(), "as often as on others")
+		require.EqualValues(t, 3, r.workers["w1"].Generations.Load(), "three attempts, as with other workers")
 	})
 }
 
-func TestWhenManyFirstAttemptsFailTheyAreNoLongerTriedAgainAndResumesAre(t *testing.T) {
+func TestRetryBudgetDoesNotLimitResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := workertest.Answer{Err: ways["with the connection's error"]}
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": broken, "w2": broken})
 		generations := func() int64 { return r.workers["w1"].Generations.Load() + r.workers["w2"].Generations.Load() }
 		calls := int64(0)
-		for tried := int64(3); tried > 1; calls++ { // until a call is not tried again
+		for tried := int64(3); tried > 1; calls++ { // until a call is not retried
 			before := generations()
 			_, err := r.generate(ask(1))
 			require.Equal(t, reason.WorkerLost, rpc.Reason(err))
 			require.Less(t, calls, int64(5000))
 			tried = generations() - before
 		}
-		require.Greater(t, calls, int64(450), "one lost worker's calls are tried again")
+		require.Greater(t, calls, int64(450), "the budget suffices for the calls of one lost worker")
 		cut := true
 		for id, w := range r.workers {
 			w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -447,7 +417,7 @@ func TestWhenManyFirstAttemptsFailTheyAreNoLongerTriedAgainAndResumesAre(t *test
 	})
 }
 
-func TestOtherMethodsAreTriedAgainUntilTheirFirstFrame(t *testing.T) {
+func TestUnaryMethodsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
 		for id, w := range r.workers {
@@ -471,9 +441,9 @@ func TestOtherMethodsAreTriedAgainUntilTheirFirstFrame(t *testing.T) {
 	})
 }
 
-// A reader that does not read holds its stream back with a frame in the scheduler's hands. The worker is lost then: that frame is
-// sent, what the worker had sent behind it is not, and the log knows which is which.
-func TestAFrameThatIsReceivedAndNotYetSentIsSentOnce(t *testing.T) {
+func TestFrameInFlightIsSentOnce(t *testing.T) {
+	// A slow consumer blocks the relay while it sends a frame, and the worker is lost then. That frame
+	// is delivered, frames after it are not, and the resume request must reflect that.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
 		var sent atomic.Int64
@@ -488,11 +458,11 @@ func TestAFrameThatIsReceivedAndNotYetSentIsSentOnce(t *testing.T) {
 			last = sent.Load()
 			time.Sleep(200 * time.Millisecond)
 		}
-		require.Less(t, sent.Load(), int64(20_000), "it is held back")
+		require.Less(t, sent.Load(), int64(20_000), "backpressure reaches the worker")
 		r.processes[got[0].GetStarted().GetWorkerId()].Kill()
 		rest, err := all(stream)
 		require.NoError(t, err)
 		requireEqual(t, whole(t, in), append(got, rest...))
-		require.Greater(t, sent.Load(), int64(20_002), "what was under way was computed again")
+		require.Greater(t, sent.Load(), int64(20_002), "tokens that were in flight are computed again")
 	})
 }

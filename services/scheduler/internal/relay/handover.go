@@ -8,83 +8,88 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 )
 
-// handOverWait is how long a peer may take to have a place for the stream of a worker that drains.
+// handOverWait is how long a search for a peer waits for a free slot.
 const handOverWait = 2 * time.Second
 
-// handover moves the stream of a worker that drains to a peer: first the place there, then the end here. What the worker had
-// under way is computed again by the peer, and nothing of it was sent. Safe for concurrent use.
+// handover moves a stream from a draining worker to a peer. It leases a slot on the peer first and
+// ends the attempt after that, so the stream never waits without a worker. Tokens that the draining
+// worker has computed and not sent are computed again by the peer. It is safe for concurrent use.
 type handover struct {
-	mu      sync.Mutex
-	class   string           // guarded by mu, as all below; of the stream, once it has started
-	digest  string           // of the stream's model
-	resumes bool             // whether the caller has a part of the stream
-	context int64            // the shortest that holds the stream
-	open    int              // outputs that have not ended: a peer computes these
-	over    bool             // the attempt has ended
-	looks   bool             // a peer is looked for, or was found
-	again   bool             // the worker began to drain once more meanwhile
-	lease   *admission.Lease // the place at the peer
+	mu struct {
+		sync.Mutex
+		class, digest string // of the stream; empty before `started`
+		resumes       bool   // whether the caller has a part of the stream
+		context       int64  // the shortest context that holds the stream
+		open          int    // outputs that have not ended: those that the peer computes
+		closed        bool   // whether the attempt has ended
+		searching     bool   // whether a search runs, or has found a peer
+		searchAgain   bool   // whether the worker announced another drain during the search
+		lease         *admission.Lease
+	}
 }
 
-// holds notes the context that a peer must have before the stream has started.
-func (h *handover) holds(context int64) {
+// setContext sets the context that a peer must have while the stream has not started.
+func (h *handover) setContext(context int64) {
 	h.mu.Lock()
-	h.context = context
+	h.mu.context = context
 	h.mu.Unlock()
 }
 
-// started notes what the peer must be.
-func (h *handover) started(class, digest string, context int64) {
+// setStream sets the class, digest and context that a peer must have once the stream has started.
+func (h *handover) setStream(class, digest string, context int64) {
 	h.mu.Lock()
-	h.class, h.digest, h.context, h.resumes = class, digest, context, true
+	h.mu.class, h.mu.digest, h.mu.context, h.mu.resumes = class, digest, context, true
 	h.mu.Unlock()
 }
 
-// leaves notes how many outputs have not ended.
-func (h *handover) leaves(open int) {
+// setOpen sets how many outputs have not ended.
+func (h *handover) setOpen(open int) {
 	h.mu.Lock()
-	h.open = open
+	h.mu.open = open
 	h.mu.Unlock()
 }
 
-// begin says whether to look for a peer: not while another look is under way, which one more will follow.
-func (h *handover) begin() bool {
+// beginSearch reports whether to search for a peer. If a search runs already, it returns false, and
+// that search is followed by another one.
+func (h *handover) beginSearch() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.again = h.looks
-	h.looks = true
-	return !h.again
+	h.mu.searchAgain = h.mu.searching
+	h.mu.searching = true
+	return !h.mu.searchAgain
 }
 
-// end ends a look: taken is whether the stream moves to the lease found, more whether to look once more.
-func (h *handover) end(lease *admission.Lease) (taken, more bool) {
+// endSearch ends a search that found lease, or nothing. moves reports whether the stream moves to
+// the lease, again whether to search once more.
+func (h *handover) endSearch(lease *admission.Lease) (moves, again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.over:
+	case h.mu.closed:
 	case lease != nil:
-		h.lease, taken = lease, true
+		h.mu.lease, moves = lease, true
 	default:
-		h.looks, h.again, more = h.again, false, h.again
+		h.mu.searching, h.mu.searchAgain, again = h.mu.searchAgain, false, h.mu.searchAgain
 	}
-	return taken, more
+	return moves, again
 }
 
-// close ends it with the attempt; the lease, if there is one, is the caller's.
+// close ends the handover with the attempt. The caller owns the lease that it returns, if any.
 func (h *handover) close() *admission.Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.over = true
-	return h.lease
+	h.mu.closed = true
+	return h.mu.lease
 }
 
-// handOver looks for a peer of the same class and, if one has a place, ends the attempt for it. Otherwise the worker is left to finish,
-// until it drains again. It runs on a goroutine of its own while it looks, when the worker drains and not before.
+// handOver searches for a peer of the same class. If a peer has a free slot, it ends the attempt;
+// otherwise the worker finishes the stream, unless it drains again. handOver runs on its own
+// goroutine, which exists only while a draining worker's stream searches.
 func (a *attempt) handOver(up context.Context, cancel context.CancelCauseFunc) {
-	for more := a.handover.begin(); more; {
-		lease := a.peer(up)
-		var taken bool
-		if taken, more = a.handover.end(lease); taken {
+	for again := a.handover.beginSearch(); again; {
+		lease := a.leasePeer(up)
+		var moves bool
+		if moves, again = a.handover.endSearch(lease); moves {
 			cancel(errMoved)
 		} else if lease != nil {
 			lease.End()
@@ -92,23 +97,24 @@ func (a *attempt) handOver(up context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// peer is a place on another worker of the same class whose context holds the stream; nil: none has one in time.
-func (a *attempt) peer(up context.Context) *admission.Lease {
+// leasePeer leases a slot on another worker of the same class whose context holds the stream. It
+// returns nil if no worker has one in time.
+func (a *attempt) leasePeer(up context.Context) *admission.Lease {
 	h := &a.handover
 	h.mu.Lock()
-	request := a.rest(h.open)
-	request.Unloaded = []string{a.lease.WorkerID} // which its report may not say yet
-	request.Context = h.context
-	if request.Resumes = request.Resumes || h.resumes; h.resumes {
-		request.Length = h.context
-		request.ClassID, request.Digest = h.class, h.digest
+	request := a.remaining(h.mu.open)
+	request.Unloaded = []string{a.lease.WorkerID} // its report may not show the drain yet
+	request.Context = h.mu.context
+	if request.Resumes = request.Resumes || h.mu.resumes; h.mu.resumes {
+		request.Length = h.mu.context
+		request.ClassID, request.Digest = h.mu.class, h.mu.digest
 	} else {
 		request.ClassID = a.lease.ClassID
 	}
 	h.mu.Unlock()
 	searching, stop := context.WithTimeout(up, handOverWait)
 	defer stop()
-	lease, err := a.places.Place(searching, request)
+	lease, err := a.placer.Place(searching, request)
 	if err != nil {
 		return nil
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// drain makes a worker say that it drains, or that it does no longer.
-func (r *rig) drain(id string, is bool) {
+// drain makes a worker report that it drains, or that it is ready.
+func (r *rig) drain(id string, drains bool) {
 	state := pb.WorkerState_WORKER_STATE_READY
-	if is {
+	if drains {
 		state = pb.WorkerState_WORKER_STATE_DRAINING
 	}
 	r.workers[id].Change(func(report *pb.WorkerReport) { report.State = state })
@@ -32,7 +32,7 @@ func slow() workertest.Answer {
 	return a
 }
 
-// begin reads some events of a call.
+// begin starts a call and reads some events of it.
 func (r *rig) begin(in *pb.GenerateRequest, events int) (grpc.ServerStreamingClient[pb.GenerateResponse], []*pb.GenerateResponse) {
 	r.Helper()
 	stream, err := r.inference.Generate(r.patient(), in)
@@ -46,7 +46,7 @@ func (r *rig) begin(in *pb.GenerateRequest, events int) (grpc.ServerStreamingCli
 	return stream, got
 }
 
-func TestTheStreamsOfAWorkerThatDrainsMoveToAPeer(t *testing.T) {
+func TestDrainMovesStreamsToAPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
 		in := ask(400)
@@ -61,7 +61,7 @@ func TestTheStreamsOfAWorkerThatDrainsMoveToAPeer(t *testing.T) {
 		}
 		r.drain("w1", true)
 		require.Eventually(t, func() bool { return r.workers["w1"].Running.Load() == 0 }, hang, time.Millisecond)
-		require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 6 }, hang, time.Millisecond, "long before they end")
+		require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 6 }, hang, time.Millisecond, "they move long before they end")
 		for _, c := range calls {
 			rest, err := all(c.stream)
 			require.NoError(t, err)
@@ -71,7 +71,8 @@ func TestTheStreamsOfAWorkerThatDrainsMoveToAPeer(t *testing.T) {
 	})
 }
 
-func TestADrainThatIsTakenBackMovesNothingThatComesLater(t *testing.T) {
+func TestUndrainedWorkerKeepsNewStreams(t *testing.T) {
+	// A drain that was cancelled moves no stream that begins after it.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
 		for range 2 {
@@ -93,12 +94,12 @@ func TestADrainThatIsTakenBackMovesNothingThatComesLater(t *testing.T) {
 	})
 }
 
-func TestWithoutAPeerOfItsClassAStreamIsLeftToFinish(t *testing.T) {
+func TestDrainWithoutPeerFinishesTheStream(t *testing.T) {
 	other := slow()
 	other.Class = "another"
 	for name, answers := range map[string]map[string]workertest.Answer{
-		"alone":                            {"w1": slow()},
-		"beside a worker of another class": {"w1": slow(), "w2": other},
+		"alone":                          {"w1": slow()},
+		"with a worker of another class": {"w1": slow(), "w2": other},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestWithoutAPeerOfItsClassAStreamIsLeftToFinish(t *testing.T) {
 	}
 }
 
-func TestACallThatWaitsForItsFirstTokenMovesUnseen(t *testing.T) {
+func TestDrainMovesACallBeforeItsFirstToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
 		var first atomic.Pointer[string]
@@ -130,7 +131,7 @@ func TestACallThatWaitsForItsFirstTokenMovesUnseen(t *testing.T) {
 					return stream.Context().Err()
 				}
 				if len(in.GetResume()) > 0 {
-					t.Error("nothing is to be resumed")
+					t.Error("the caller has nothing, so nothing must be resumed")
 				}
 				return workertest.Whole(id).Generate(in, stream)
 			}
@@ -147,12 +148,12 @@ func TestACallThatWaitsForItsFirstTokenMovesUnseen(t *testing.T) {
 	})
 }
 
-func TestASecondDrainMovesWhatTheFirstCouldNot(t *testing.T) {
+func TestSecondDrainMovesWhatTheFirstCouldNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
-		serving := func(worker int, is bool) {
+		serving := func(worker int, serves bool) {
 			t.Helper()
-			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[worker].Serves() == is }, hang, time.Millisecond)
+			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[worker].Serves() == serves }, hang, time.Millisecond)
 		}
 		searching := func(n int) {
 			t.Helper()
@@ -165,21 +166,22 @@ func TestASecondDrainMovesWhatTheFirstCouldNot(t *testing.T) {
 		r.drain("w1", true)
 		searching(1)
 		searching(0)
-		require.EqualValues(t, 1, r.workers["w1"].Running.Load(), "nobody took it, and it goes on where it is")
+		require.EqualValues(t, 1, r.workers["w1"].Running.Load(), "no peer had a slot, so the worker continues it")
 		r.drain("w1", false)
 		r.drain("w2", false)
 		serving(0, true)
 		serving(1, true)
 		r.drain("w1", true)
-		require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 1 }, hang, time.Millisecond, "long before it ends")
+		require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 1 }, hang, time.Millisecond, "it moves long before it ends")
 		rest, err := all(stream)
 		require.NoError(t, err)
 		requireEqual(t, whole(t, in), append(got, rest...))
 	})
 }
 
-// Of four outputs three have ended: the one that is left needs one place, and that is all there is elsewhere.
-func TestAStreamTakesAPlaceForEachOutputThatHasNotEnded(t *testing.T) {
+func TestResumeLeasesSlotsForOpenOutputsOnly(t *testing.T) {
+	// Three of four outputs have ended. The last one needs one slot, and the other worker has just
+	// one.
 	for name, leave := range map[string]func(*rig){
 		"whose worker drains": func(r *rig) { r.drain("w1", true) },
 		"whose worker dies":   func(r *rig) { r.processes["w1"].Kill() },
@@ -191,10 +193,10 @@ func TestAStreamTakesAPlaceForEachOutputThatHasNotEnded(t *testing.T) {
 				in.Sampling = &pb.Sampling{NumSequences: proto.Int32(4), Seed: proto.Uint64(3)}
 				want := whole(t, in)
 				ends := 0
-				for at, e := range want { // up to the third end
+				for i, e := range want { // up to the third end
 					if e.GetFinished() != nil {
 						if ends++; ends == 3 {
-							ends = at + 1
+							ends = i + 1
 							break
 						}
 					}
@@ -204,7 +206,7 @@ func TestAStreamTakesAPlaceForEachOutputThatHasNotEnded(t *testing.T) {
 					<-stream.Context().Done()
 					return stream.Context().Err()
 				}
-				r.workers["w2"].Change(func(report *pb.WorkerReport) { // two places, two sequences of others, and two for those that resume
+				r.workers["w2"].Change(func(report *pb.WorkerReport) { // three sequences of other schedulers leave room for one that resumes
 					report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 2}
 					report.Load = &pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "m", Running: 3}}}
 					report.State = pb.WorkerState_WORKER_STATE_NOT_READY

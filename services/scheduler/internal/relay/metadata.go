@@ -9,10 +9,11 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// forwarded are the request metadata keys that workers get: what traces a request, unless it is traced here. Who the caller is stays here.
+// forwarded are the request metadata keys that workers receive: the trace of a request that is not
+// traced here. The caller's credentials are not forwarded.
 var forwarded = []string{"traceparent", "tracestate", "baggage", "grpc-trace-bin"}
 
-// Outgoing is a context whose requests carry the call's id and trace.
+// Outgoing returns a context whose requests carry the call's id and trace.
 func Outgoing(ctx context.Context) context.Context {
 	md := metadata.Pairs(rpc.RequestIDKey, rpc.RequestID(ctx))
 	for _, key := range forwarded {
@@ -24,8 +25,9 @@ func Outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// Returned is what of a worker's headers or trailers the caller gets: all but what belongs to the connection, the
-// load reports that are meant for the scheduler, and the pushback that the server adds by itself.
+// Returned returns the part of a worker's headers or trailers that the caller receives. It removes
+// the keys of the connection, the load reports, which are meant for the scheduler, and the
+// pushback, which the scheduler's server adds itself.
 func Returned(md metadata.MD) metadata.MD {
 	var out metadata.MD
 	for key, values := range md {

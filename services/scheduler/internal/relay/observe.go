@@ -6,41 +6,44 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Observer is told how generations go. Safe for concurrent use; its methods return at once.
+// Observer receives the events of generations. Its methods must not block. It is safe for
+// concurrent use.
 type Observer interface {
-	// Placed: a call of a model has its first place on a worker, so long after it came.
+	// Placed reports the first lease of a generation and how long the call waited for it. The result
+	// receives the further events of that call.
 	Placed(model string, waited time.Duration) CallObserver
 }
 
-// CallObserver is told how one generation goes, by its own goroutine.
+// CallObserver receives the events of one generation, from the goroutine that serves it.
 type CallObserver interface {
-	// FirstToken: its first token came, so long after the call did.
+	// FirstToken reports the time to the first token (TTFT), from the call's arrival.
 	FirstToken(sinceArrival time.Duration)
-	// Tokens: so many came. It is called for every frame, and does nothing but add.
+	// Tokens reports n more tokens. It is called for every frame, so it must only add.
 	Tokens(n int64)
-	// Again: another worker has begun to go on with it, or none does.
-	Again(Again)
-	// Ended: it has ended so long after it came, with the code that its caller gets.
+	// Continued reports that another worker has sent its first frame for the call, or that the
+	// stream is lost.
+	Continued(Continuation)
+	// Ended reports the status code that the caller gets, and the time since the call's arrival.
 	Ended(code codes.Code, took time.Duration)
 }
 
-// Again says how a generation goes on behind the end of an attempt.
-type Again uint8
+// Continuation is how a generation continues after an attempt that did not end it.
+type Continuation uint8
 
-// Ways to go on.
+// The ways to continue.
 const (
-	Retried Again = iota // from its beginning: its caller had nothing of it
-	Resumed              // behind what its caller has, to the same tokens
-	Inexact              // so, but in another class
-	Moved                // as Resumed, because its worker drains
-	Lost                 // not at all, though its caller has a part
+	Retried Continuation = iota // from the beginning: the caller had received nothing
+	Resumed                     // after the tokens that the caller has, with the same tokens as before
+	Inexact                     // like Resumed, but on another numerics class: tokens may differ
+	Moved                       // like Resumed, because the worker drains
+	Lost                        // not at all, although the caller has a part of the answer
 )
 
-// unseen is an observer of nothing.
-type unseen struct{}
+// nopObserver ignores all events.
+type nopObserver struct{}
 
-func (unseen) Placed(string, time.Duration) CallObserver { return unseen{} }
-func (unseen) FirstToken(time.Duration)                  {}
-func (unseen) Tokens(int64)                              {}
-func (unseen) Again(Again)                               {}
-func (unseen) Ended(codes.Code, time.Duration)           {}
+func (nopObserver) Placed(string, time.Duration) CallObserver { return nopObserver{} }
+func (nopObserver) FirstToken(time.Duration)                  {}
+func (nopObserver) Tokens(int64)                              {}
+func (nopObserver) Continued(Continuation)                    {}
+func (nopObserver) Ended(codes.Code, time.Duration)           {}

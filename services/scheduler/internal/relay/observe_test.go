@@ -16,21 +16,23 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// witness notes what it is told of all calls.
+// witness records the events of all calls.
 type witness struct {
-	mu     sync.Mutex
-	placed []string // guarded by mu, as all below; models
-	first  int
-	tokens int64
-	again  []relay.Again
-	ends   []codes.Code
+	mu struct {
+		sync.Mutex
+		placed []string // models
+		first  int
+		tokens int64
+		causes []relay.Continuation
+		ends   []codes.Code
+	}
 }
 
 func (w *witness) Placed(model string, waited time.Duration) relay.CallObserver {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if waited >= 0 {
-		w.placed = append(w.placed, model)
+		w.mu.placed = append(w.mu.placed, model)
 	}
 	return w
 }
@@ -38,49 +40,49 @@ func (w *witness) Placed(model string, waited time.Duration) relay.CallObserver 
 func (w *witness) FirstToken(time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.first++
+	w.mu.first++
 }
 
 func (w *witness) Tokens(n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.tokens += n
+	w.mu.tokens += n
 }
 
-func (w *witness) Again(a relay.Again) {
+func (w *witness) Continued(c relay.Continuation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.again = append(w.again, a)
+	w.mu.causes = append(w.mu.causes, c)
 }
 
 func (w *witness) Ended(code codes.Code, _ time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ends = append(w.ends, code)
+	w.mu.ends = append(w.mu.ends, code)
 }
 
-// ended waits for the ends of calls, which come behind their callers' own.
+// ended waits until calls have ended, which the observer sees after their callers.
 func (w *witness) ended(t *testing.T, calls int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return len(w.ends) == calls
+		return len(w.mu.ends) == calls
 	}, hang, time.Millisecond)
 }
 
-func TestAnObserverIsToldOfEachGeneration(t *testing.T) {
+func TestObserverSeesEachGeneration(t *testing.T) {
 	lost := ways["with the connection's error"]
 	for name, tc := range map[string]struct {
-		first   workertest.Answer // of whichever worker is asked first
+		first   workertest.Answer // of the worker that is chosen first
 		options relay.Options
-		again   []relay.Again
+		causes  []relay.Continuation
 		tokens  int64
 	}{
-		"that nothing disturbs":              {first: workertest.Whole(""), tokens: 5},
-		"that is sent again":                 {first: workertest.Answer{Err: lost}, again: []relay.Again{relay.Retried}, tokens: 5},
-		"that goes on at another worker":     {first: workertest.Answer{Events: 3, Err: lost}, again: []relay.Again{relay.Resumed}, tokens: 5},
-		"that goes on behind its last token": {first: workertest.Answer{Events: 6, Err: lost}, again: []relay.Again{relay.Resumed}, tokens: 5},
+		"undisturbed":              {first: workertest.Whole(""), tokens: 5},
+		"retried":                  {first: workertest.Answer{Err: lost}, causes: []relay.Continuation{relay.Retried}, tokens: 5},
+		"resumed":                  {first: workertest.Answer{Events: 3, Err: lost}, causes: []relay.Continuation{relay.Resumed}, tokens: 5},
+		"resumed after last token": {first: workertest.Answer{Events: 6, Err: lost}, causes: []relay.Continuation{relay.Resumed}, tokens: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,8 +90,8 @@ func TestAnObserverIsToldOfEachGeneration(t *testing.T) {
 				tc.options.Observer = w
 				r := newRig(t, tc.options, map[string]workertest.Answer{"w1": {}, "w2": {}})
 				var attempts atomic.Int64
-				for id, is := range r.workers {
-					is.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				for id, worker := range r.workers {
+					worker.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 						a := workertest.Whole(id)
 						if attempts.Add(1) == 1 {
 							a = tc.first
@@ -101,17 +103,17 @@ func TestAnObserverIsToldOfEachGeneration(t *testing.T) {
 				_, err := r.generate(ask(5))
 				require.NoError(t, err)
 				w.ended(t, 1)
-				require.Equal(t, []string{"m"}, w.placed)
-				require.Equal(t, 1, w.first)
-				require.Equal(t, tc.tokens, w.tokens)
-				require.Equal(t, tc.again, w.again)
-				require.Equal(t, []codes.Code{codes.OK}, w.ends)
+				require.Equal(t, []string{"m"}, w.mu.placed)
+				require.Equal(t, 1, w.mu.first)
+				require.Equal(t, tc.tokens, w.mu.tokens)
+				require.Equal(t, tc.causes, w.mu.causes)
+				require.Equal(t, []codes.Code{codes.OK}, w.mu.ends)
 			})
 		})
 	}
 }
 
-func TestAnObserverIsToldOfAStreamThatNobodyTakes(t *testing.T) {
+func TestObserverSeesLostStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		r := newRig(t, relay.Options{FailoverWait: 50 * time.Millisecond, Observer: w},
@@ -121,13 +123,13 @@ func TestAnObserverIsToldOfAStreamThatNobodyTakes(t *testing.T) {
 		_, err := all(stream)
 		require.Error(t, err)
 		w.ended(t, 1)
-		require.Equal(t, []relay.Again{relay.Lost}, w.again)
-		require.Equal(t, []codes.Code{codes.Unavailable}, w.ends)
-		require.EqualValues(t, 2, w.tokens)
+		require.Equal(t, []relay.Continuation{relay.Lost}, w.mu.causes)
+		require.Equal(t, []codes.Code{codes.Unavailable}, w.mu.ends)
+		require.EqualValues(t, 2, w.mu.tokens)
 	})
 }
 
-func TestAnObserverIsToldOfStreamsThatMove(t *testing.T) {
+func TestObserverSeesMovedStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		r := newRig(t, relay.Options{Observer: w}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
@@ -136,12 +138,12 @@ func TestAnObserverIsToldOfStreamsThatMove(t *testing.T) {
 		_, err := all(stream)
 		require.NoError(t, err)
 		w.ended(t, 1)
-		require.Equal(t, []relay.Again{relay.Moved}, w.again)
-		require.EqualValues(t, 200, w.tokens, "none twice")
+		require.Equal(t, []relay.Continuation{relay.Moved}, w.mu.causes)
+		require.EqualValues(t, 200, w.mu.tokens, "none twice")
 	})
 }
 
-func TestAnObserverIsNotToldOfWhatIsRefused(t *testing.T) {
+func TestObserverIgnoresRefusedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		r := newRig(t, relay.Options{Observer: w}, map[string]workertest.Answer{"w1": workertest.Whole("")})
@@ -152,6 +154,6 @@ func TestAnObserverIsNotToldOfWhatIsRefused(t *testing.T) {
 		_, err = r.generate(ask(1))
 		require.NoError(t, err)
 		w.ended(t, 1)
-		require.Equal(t, []string{"m"}, w.placed)
+		require.Equal(t, []string{"m"}, w.mu.placed)
 	})
 }

@@ -8,23 +8,25 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Number of fairness_id in TokenizeRequest and DetokenizeRequest; a test ties it to the contract.
+// tenantField is the number of fairness_id in TokenizeRequest and DetokenizeRequest. A test
+// compares it with the contract.
 const tenantField = 13
 
-// withoutTenant reports whether the call is to be sent again to the worker that refused it with err: one of an earlier version does not
-// know fairness_id of Tokenize and Detokenize, which a server with keys puts into every request. The field is taken out; a text takes
-// its turn without it.
-func (c *call) withoutTenant(err error) bool {
-	if c.begun || rpc.Reason(err) != reason.UnknownField {
+// stripTenant removes fairness_id from the request and reports whether it did, so that the call can
+// be sent again to the worker that refused it with err. Workers of an earlier version do not have
+// that field in Tokenize and Detokenize, and a server with keys adds it to every request. Without
+// the field the text is only not queued by tenant.
+func (c *call) stripTenant(err error) bool {
+	if c.streaming || rpc.Reason(err) != reason.UnknownField {
 		return false
 	}
 	if c.method != pb.InferenceService_Tokenize_FullMethodName && c.method != pb.InferenceService_Detokenize_FullMethodName {
 		return false
 	}
 	body := without(c.body, tenantField)
-	changed := len(body) < len(c.body)
+	stripped := len(body) < len(c.body)
 	c.body = body
-	return changed
+	return stripped
 }
 
 // without returns a well-formed message without a field.

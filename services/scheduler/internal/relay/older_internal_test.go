@@ -9,7 +9,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-func TestWithoutTakesOutOneField(t *testing.T) {
+func TestWithoutRemovesOneField(t *testing.T) {
 	in := &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}, FairnessId: proto.String("a"), AddSpecial: proto.Bool(true)}
 	require.EqualValues(t, tenantField, in.ProtoReflect().Descriptor().Fields().ByName("fairness_id").Number())
 	require.EqualValues(t, tenantField, (&pb.DetokenizeRequest{}).ProtoReflect().Descriptor().Fields().ByName("fairness_id").Number())

@@ -14,89 +14,94 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// Placer gives each attempt a worker; its error is ctx's cause, or a *route.Refusal. Safe for concurrent use.
+// Placer leases a slot on a worker for an attempt. The error is ctx's cause or a *route.Refusal.
+// Place is safe for concurrent use.
 type Placer interface {
 	Place(ctx context.Context, request route.Request) (*admission.Lease, error)
 }
 
-// DefaultFailoverWait is how long a stream that lost its worker waits for another one, where nothing else is said.
+// DefaultFailoverWait is Options.FailoverWait if that is 0.
 const DefaultFailoverWait = 30 * time.Second
 
-// Options are what an operator may choose.
+// Options are the operator's choices.
 type Options struct {
-	// FailoverWait is how long a stream that lost its worker waits for another one; a call's deadline takes its place. 0:
-	// DefaultFailoverWait.
+	// FailoverWait is how long a stream that lost its worker waits for another one if the call has
+	// no deadline. A deadline replaces it. 0: DefaultFailoverWait.
 	FailoverWait time.Duration
-	// RefuseInexact ends a stream for which no worker of its class is left. Otherwise it goes on, after half of FailoverWait, on
-	// one of another class, and a second `started` says so.
+	// RefuseInexact ends a stream if no worker of its numerics class is left. Otherwise the stream
+	// continues after half of FailoverWait on a worker of another class, and a second `started`
+	// with exact=false reports that.
 	RefuseInexact bool
-	// Observer is told how generations go; nil: nobody is.
+	// Observer receives the events of generations; nil: no observer.
 	Observer Observer
-	// Generations measures those that had a place; nil: nobody does.
+	// Generations records metrics of generations that were placed; nil: none are recorded.
 	Generations *telemetry.Generations
-	// Reports tells balancers of them; nil: nobody does.
+	// Reports adds ORCA load reports for balancers; nil: none are sent.
 	Reports *loadreport.Reporter
 }
 
-// Request is what the relay needs of a decoded request.
+// Request holds the fields of a decoded request that the relay uses.
 type Request struct {
 	Route route.Request
-	// Prompt is an estimate of the prompt's tokens; they count until the first frame comes.
+	// Prompt is an estimate of the prompt's tokens. They count as load until the first frame.
 	Prompt int64
-	// Generation is the decoded request of a Generate call, whose stream outlives its worker; nil for other methods. It is not
-	// kept.
+	// Generation is the decoded request of a Generate call, whose stream survives its worker. It is
+	// nil for other methods. The relay keeps no reference to it.
 	Generation *pb.GenerateRequest
-	// ID names the request; empty leaves the call's own.
+	// ID is the request id; if it is empty, the id that the server assigned stays.
 	ID string
-	// Tokens returns the tokens that a response, not of a generation, costs the caller's key. nil: it costs none.
+	// Tokens returns how many tokens a response costs the caller's quota. It is nil for generations,
+	// which are metered by frame, and for methods that cost nothing.
 	Tokens func(response []byte) int64
 }
 
-// Decode reads a request's bytes and its call's metadata; its error is a status.
+// Decode reads a request from its bytes and the call's metadata. Its error is a status.
 type Decode func(ctx context.Context, raw []byte) (Request, error)
 
-// Relay carries calls. Safe for concurrent use.
+// Relay forwards calls to workers. It is safe for concurrent use.
 type Relay struct {
-	places  Placer
+	placer  Placer
 	options Options
 	codec   grpc.CallOption
-	retries budget
-	running running
+	retries retryBudget
+	live    liveCalls
 }
 
-// New makes a relay over workers.
+// New returns a relay whose attempts run on the workers that p leases.
 func New(p Placer, o Options) *Relay {
 	if o.FailoverWait <= 0 {
 		o.FailoverWait = DefaultFailoverWait
 	}
 	if o.Observer == nil {
-		o.Observer = unseen{}
+		o.Observer = nopObserver{}
 	}
-	r := &Relay{places: p, options: o, codec: grpc.ForceCodecV2(rpc.FrameCodec())}
+	r := &Relay{placer: p, options: o, codec: grpc.ForceCodecV2(rpc.FrameCodec())}
 	r.retries.fill()
 	return r
 }
 
-// Call serves one call of a method by relaying it. The error is a status.
+// Call serves one call of a method. It returns when the call has ended; the error is a status.
 func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error {
-	var in rpc.Frame
-	if err := down.RecvMsg(&in); err != nil {
+	var frame rpc.Frame
+	if err := down.RecvMsg(&frame); err != nil {
 		return err
 	}
-	c, err := r.read(down, method, decode, &in)
+	c, err := r.read(down, method, decode, &frame)
 	if err != nil {
 		return err
 	}
 	return c.run()
 }
 
-// read makes a call of its request, which is there several times over meanwhile.
-func (r *Relay) read(down grpc.ServerStream, method string, decode Decode, in *rpc.Frame) (*call, error) {
+// read decodes a request and returns its call. It holds a decode slot until it returns, because
+// the request exists several times here: the received buffers, the flat copy, the decoded message
+// and the copy that the call keeps.
+func (r *Relay) read(down grpc.ServerStream, method string, decode Decode, frame *rpc.Frame) (*call, error) {
 	ctx := down.Context()
-	defer rpc.Turn(ctx, in.Data.Len())()
-	raw := rpc.Whole(in.Data)
+	defer rpc.AcquireDecodeSlot(ctx, frame.Data.Len())()
+	raw := rpc.Flatten(frame.Data)
 	defer raw.Free()
-	in.Free()
+	frame.Free()
 	request, err := decode(ctx, raw.ReadOnlyData())
 	if err != nil {
 		return nil, err

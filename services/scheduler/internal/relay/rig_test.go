@@ -15,21 +15,21 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang bounds waits that end much sooner unless the code under test hangs.
 const hang = 30 * time.Second
 
-// grace is how long the rigs' calls wait for a worker.
+// grace is how long calls wait for a model without a worker.
 const grace = 1500 * time.Millisecond
 
-// queueTime is how long they wait for a place at most; no other test waits as long.
+// queueTime is the longest time in a queue. Only the tests of that limit reach it.
 const queueTime = 20 * time.Second
 
 // rig is a scheduler over workers in memory: "w1" at "w1:1" and so on.
@@ -43,7 +43,8 @@ type rig struct {
 	inference pb.InferenceServiceClient
 }
 
-// newRig starts workers of model m that answer as the function says, and a scheduler over them; change changes its server.
+// newRig starts one worker of model m for each answer, and a scheduler over them. change changes
+// the scheduler's server.
 func newRig(t testing.TB, o relay.Options, answers map[string]workertest.Answer, change ...func(*rpc.ServerConfig)) *rig {
 	t.Helper()
 	rpctest.NoLeaks(t)
@@ -60,8 +61,8 @@ func newRig(t testing.TB, o relay.Options, answers map[string]workertest.Answer,
 	require.NoError(t, err)
 	loader := loading.New(r.fleet, loading.Config{}, logger)
 	r.places = admission.New(r.fleet, 0, admission.Grace(grace), admission.MaxQueueTime(queueTime))
-	handlers := server.New(r.fleet, relay.New(r.places, o), loader)
-	serving := rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}
+	handlers := server.New(r.fleet, relay.New(r.places, o), loader, func(*fleet.Member) int64 { return 0 })
+	serving := rpc.ServerConfig{Domain: rpcstatus.Domain, DrainTimeout: 5 * time.Second}
 	for _, c := range change {
 		c(&serving)
 	}
@@ -79,7 +80,7 @@ func newRig(t testing.TB, o relay.Options, answers map[string]workertest.Answer,
 	return r
 }
 
-// start starts a worker, again if it was killed.
+// start starts a worker. It can start one again that was killed.
 func (r *rig) start(id string, a workertest.Answer) {
 	r.Helper()
 	w := workertest.New(id, "i"+time.Now().String(), "m")
@@ -94,7 +95,7 @@ func (r *rig) start(id string, a workertest.Answer) {
 	r.workers[id], r.processes[id] = w, r.net.Start(r.TB, id+":1", w)
 }
 
-// await waits until the scheduler sees as many connected workers.
+// await waits until the scheduler sees n connected workers.
 func (r *rig) await(n int) {
 	r.Helper()
 	require.Eventually(r, func() bool {
@@ -108,7 +109,7 @@ func (r *rig) await(n int) {
 	}, hang, time.Millisecond)
 }
 
-// waiting is how many calls wait for a place.
+// waiting returns how many calls wait for a slot.
 func (r *rig) waiting() (n int) {
 	for _, s := range r.places.Stats() {
 		n += s.Waiting
@@ -116,7 +117,7 @@ func (r *rig) waiting() (n int) {
 	return n
 }
 
-// idle waits until no worker has anything under way, here or there.
+// idle waits until no call runs, neither on a worker nor in the scheduler's books.
 func (r *rig) idle() {
 	r.Helper()
 	for id, w := range r.workers {
@@ -132,7 +133,7 @@ func (r *rig) idle() {
 	}, hang, time.Millisecond)
 }
 
-// patient is a context without a deadline, with the hang guard.
+// patient returns a context without a deadline that is cancelled after hang.
 func (r *rig) patient() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	guard := time.AfterFunc(hang, cancel)
@@ -140,7 +141,7 @@ func (r *rig) patient() context.Context {
 	return ctx
 }
 
-// ask is a request for as many tokens.
+// ask returns a request for a number of tokens.
 func ask(tokens int32) *pb.GenerateRequest {
 	return &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}, Stopping: &pb.Stopping{MaxTokens: &tokens}}
 }
@@ -168,7 +169,7 @@ func all(stream grpc.ServerStreamingClient[pb.GenerateResponse]) ([]*pb.Generate
 	}
 }
 
-// whole is what one worker answers undisturbed.
+// whole returns the answer of a worker that is not disturbed.
 func whole(t *testing.T, in *pb.GenerateRequest) []*pb.GenerateResponse {
 	t.Helper()
 	events, err := workertest.Whole("").Of(in)
@@ -176,7 +177,7 @@ func whole(t *testing.T, in *pb.GenerateRequest) []*pb.GenerateResponse {
 	return events
 }
 
-// wholeOf is what a worker with such a context answers undisturbed.
+// wholeOf returns the answer of a worker with a context length that is not disturbed.
 func wholeOf(t *testing.T, context int, in *pb.GenerateRequest) []*pb.GenerateResponse {
 	t.Helper()
 	a := workertest.Whole("")
@@ -186,7 +187,8 @@ func wholeOf(t *testing.T, context int, in *pb.GenerateRequest) []*pb.GenerateRe
 	return events
 }
 
-// requireEqual compares what a client got with the undisturbed answer; whose name is in `started` may differ.
+// requireEqual compares a client's events with the undisturbed answer. Only the worker's id in
+// `started` may differ.
 func requireEqual(t *testing.T, want, got []*pb.GenerateResponse) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -197,4 +199,38 @@ func requireEqual(t *testing.T, want, got []*pb.GenerateResponse) {
 		}
 		require.True(t, proto.Equal(want[i], e), "event %d is %v and not %v", i, e, want[i])
 	}
+}
+
+// requests returns requests whose streams differ in kind.
+func requests() map[string]*pb.GenerateRequest {
+	all := map[string]*pb.GenerateRequest{"plain": ask(5), "nothing but the prompt": ask(0), "seeded": ask(4), "several outputs": ask(3),
+		"all there is": ask(3), "resumed by its client": ask(6), "resumed behind an end": ask(3),
+		"as long as the context": {Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}},
+		"least and no most":      {Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}, Stopping: &pb.Stopping{MinTokens: proto.Int32(500)}}}
+	all["nothing but the prompt"].Response = &pb.ResponseOptions{EchoPrompt: proto.Bool(true)}
+	all["seeded"].Sampling = &pb.Sampling{Seed: proto.Uint64(99)}
+	all["several outputs"].Sampling = &pb.Sampling{NumSequences: proto.Int32(3)}
+	in := all["all there is"]
+	in.Sampling = &pb.Sampling{NumSequences: proto.Int32(2)}
+	in.Response = &pb.ResponseOptions{EchoPrompt: proto.Bool(true), Progress: proto.Bool(true), PromptLogprobs: proto.Int32(0)}
+	resume := func(output uint32, sent int, in *pb.GenerateRequest) *pb.Resume {
+		out := &pb.Resume{OutputIndex: output, TextBytes: proto.Uint64(0)}
+		events, _ := workertest.Whole("").Of(in)
+		for _, e := range events {
+			if got := e.GetTokens(); e.GetTokens() != nil && got.GetOutputIndex() == output && len(out.TokenIds) < sent {
+				out.TokenIds = append(out.TokenIds, got.GetTokenIds()...)
+				*out.TextBytes += uint64(len(got.GetText()))
+			}
+		}
+		return out
+	}
+	in = all["resumed by its client"]
+	in.Sampling = &pb.Sampling{Seed: proto.Uint64(3)}
+	in.Resume = []*pb.Resume{resume(0, 2, in)}
+	in = all["resumed behind an end"]
+	in.Sampling = &pb.Sampling{Seed: proto.Uint64(3), NumSequences: proto.Int32(2)}
+	ended := resume(1, 3, in)
+	ended.Finished = true
+	in.Resume = []*pb.Resume{ended}
+	return all
 }

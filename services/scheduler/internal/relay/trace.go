@@ -12,22 +12,22 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 )
 
-// Names of spans within that of a call.
+// Names of the spans within the span of a call.
 const (
-	queueSpan   = "queue"   // from a call's need of a worker until it has one
+	queueSpan   = "queue"   // from the moment that a call needs a worker until it has a lease
 	attemptSpan = "attempt" // on one worker
 )
 
-// causes are what a span calls the ways to go on.
-var causes = map[Again]string{Retried: "retried", Resumed: "resumed", Inexact: "inexact", Moved: "moved"}
+// causes are the values of the attribute millrace.attempt.cause.
+var causes = map[Continuation]string{Retried: "retried", Resumed: "resumed", Inexact: "inexact", Moved: "moved"}
 
-// traced is the spans of one call. The zero value is of one whose span is not recorded: then there are none within it, and nothing of
-// this costs anything.
-type traced struct {
-	call     trace.Span // nil: it is not recorded
-	attempt  trace.Span // the last one; nil: none yet
+// callSpans are the spans of one call. If the call's span is not recorded, none is made within it,
+// and tracing costs nothing. The zero value is that of such a call.
+type callSpans struct {
+	call     trace.Span // nil: not recorded
+	attempt  trace.Span // of the last attempt; nil: none yet
 	attempts int
-	sent     int64 // tokens that the caller had before it
+	sent     int64 // tokens that the caller had before the last attempt
 }
 
 // beginQueue begins the span of a search for a worker.
@@ -36,7 +36,7 @@ func (c *call) beginQueue() trace.Span {
 	return span
 }
 
-// endQueue ends it with what was found.
+// endQueue ends the span of a search with its result.
 func endQueue(span trace.Span, lease *admission.Lease, err error) {
 	if span != nil && lease != nil {
 		span.SetAttributes(telemetry.WorkerID.String(lease.WorkerID), telemetry.ExpectedCached.Int64(lease.Cached))
@@ -44,58 +44,59 @@ func endQueue(span trace.Span, lease *admission.Lease, err error) {
 	rpc.EndSpan(span, err)
 }
 
-// beginAttempt begins the span of an attempt. Its context is what the worker is asked in; the span of one that goes on with another's is
-// linked with that one.
+// beginAttempt begins the span of an attempt and returns the context of the worker's call. The span
+// links to that of the attempt before, which it continues.
 func (c *call) beginAttempt(lease *admission.Lease) context.Context {
-	t := &c.traced
-	if t.call == nil {
+	s := &c.spans
+	if s.call == nil {
 		return c.ctx
 	}
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)}
-	if t.attempt != nil {
-		options = append(options, trace.WithLinks(trace.Link{SpanContext: t.attempt.SpanContext()}))
+	if s.attempt != nil {
+		options = append(options, trace.WithLinks(trace.Link{SpanContext: s.attempt.SpanContext()}))
 	}
-	t.attempts++
+	s.attempts++
 	ctx, span := rpc.StartSpan(c.ctx, attemptSpan, options...)
 	span.SetAttributes(
 		semconv.RPCSystemNameGRPC, semconv.RPCMethod(c.method[1:]), semconv.GenAIRequestModel(c.route.Model),
-		telemetry.WorkerID.String(lease.WorkerID), telemetry.WorkerClass.String(lease.ClassID), telemetry.Attempt.Int(t.attempts),
+		telemetry.WorkerID.String(lease.WorkerID), telemetry.WorkerClass.String(lease.ClassID), telemetry.Attempt.Int(s.attempts),
 	)
-	if t.attempts > 1 {
-		span.SetAttributes(telemetry.AttemptCause.String(causes[c.goesOn]))
+	if s.attempts > 1 {
+		span.SetAttributes(telemetry.AttemptCause.String(causes[c.cause]))
 	}
-	t.attempt, t.sent = span, c.delivered()
+	s.attempt, s.sent = span, c.delivered()
 	return ctx
 }
 
-// endAttempt ends it.
-func (c *call) endAttempt(end *ending) {
-	if c.traced.call == nil {
+// endAttempt ends the span of an attempt.
+func (c *call) endAttempt(o *outcome) {
+	if c.spans.call == nil {
 		return
 	}
-	c.traced.attempt.SetAttributes(telemetry.SentTokens.Int64(c.delivered() - c.traced.sent))
-	err := end.err
-	if end.moved != nil { // it was ended here, for a place elsewhere
+	c.spans.attempt.SetAttributes(telemetry.SentTokens.Int64(c.delivered() - c.spans.sent))
+	err := o.err
+	if o.moved != nil { // the relay itself ended the attempt, so its status is not an error
 		err = nil
 	}
-	rpc.EndSpan(c.traced.attempt, err)
+	rpc.EndSpan(c.spans.attempt, err)
 }
 
-// conclude tells the call's span, balancers, and who measures generations, what came of one that had a place.
-func (c *call) conclude(err error) {
+// report reports the result of a generation that had a lease: to the call's span, to balancers and
+// to the metrics.
+func (c *call) report(err error) {
 	if c.log == nil {
 		return
 	}
 	firstToken := time.Duration(0)
-	if !c.first.IsZero() {
-		firstToken = c.first.Sub(c.arrived)
+	if !c.firstToken.IsZero() {
+		firstToken = c.firstToken.Sub(c.arrived)
 	}
-	if span := c.traced.call; span != nil {
+	if span := c.spans.call; span != nil {
 		u := telemetry.Usage{
 			Input: int(c.log.PromptTokens()), Cached: int(c.log.CachedTokens()), Output: int(c.log.Tokens()), FirstToken: firstToken,
 		}
 		span.SetAttributes(u.Attributes()...)
-		span.SetAttributes(telemetry.Attempts.Int(c.traced.attempts), telemetry.WorkerID.String(c.failover.last))
+		span.SetAttributes(telemetry.Attempts.Int(c.spans.attempts), telemetry.WorkerID.String(c.failover.lastWorker))
 	}
 	c.options.Reports.End(c.ctx, int64(c.log.PromptTokens()), c.log.Tokens(), err)
 	c.options.Generations.Record(c.ctx, telemetry.Generation{

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// unprocessed leaves spans where they are when they end: what is measured is what making them costs.
+// unprocessed drops spans when they end, so that the benchmark measures the cost of making them.
 type unprocessed struct{}
 
 func (unprocessed) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
@@ -33,9 +33,10 @@ func provider(sampler sdktrace.Sampler) *sdktrace.TracerProvider {
 	return sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler), sdktrace.WithSpanProcessor(unprocessed{}))
 }
 
-// BenchmarkTracing relays whole streams of 1000 tokens between a client and a worker in the same process, and gives what a token and what
-// a call of one token allocate and take, of client, scheduler and worker together: without spans, with spans sampled out, recorded, and
-// as a stats handler of gRPC would make those of the scheduler's server. What differs is what they cost.
+// BenchmarkTracing relays streams of 1 and of 1000 tokens between a client and a worker in the same
+// process. It reports the allocations and the processor time of a token, of client, scheduler and
+// worker together: without spans, with spans that are sampled out, with recorded spans, and with
+// the spans of gRPC's stats handler. The difference between these is the cost of tracing.
 func BenchmarkTracing(b *testing.B) {
 	handler := func(c *rpc.ServerConfig) {
 		c.Options = append(c.Options, grpc.StatsHandler(otelgrpc.NewServerHandler(
@@ -84,14 +85,14 @@ func drained(stream grpc.ServerStreamingClient[pb.GenerateResponse]) error {
 	}
 }
 
-// processorTime is what this process has had.
+// processorTime returns the user and system time of this process.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // never fails for a process itself
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// allocations is how many there were in this process.
+// allocations returns how many allocations this process has made.
 func allocations() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

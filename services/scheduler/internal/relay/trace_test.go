@@ -21,16 +21,18 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// tracedRig is a rig whose spans are kept, and the traceparent of each request that its workers got, in order.
+// tracedRig is a rig that records spans, and the traceparent of each request that workers received.
 type tracedRig struct {
 	*rig
 	spans *tracetest.SpanRecorder
 
-	mu      sync.Mutex
-	parents []string // guarded by mu
+	mu struct {
+		sync.Mutex
+		parents []string // in order of arrival
+	}
 }
 
-// newTracedRig starts workers of which the first that is asked answers as first says.
+// newTracedRig starts workers. The one that is chosen first answers first, others answer whole.
 func newTracedRig(t *testing.T, first workertest.Answer, ids ...string) *tracedRig {
 	t.Helper()
 	r := &tracedRig{spans: tracetest.NewSpanRecorder()}
@@ -53,20 +55,20 @@ func newTracedRig(t *testing.T, first workertest.Answer, ids ...string) *tracedR
 	return r
 }
 
-// asked keeps the traceparent of a request and counts it.
+// asked records the traceparent of a request and returns how many there were.
 func (r *tracedRig) asked(stream grpc.ServerStream) int {
 	md, _ := metadata.FromIncomingContext(stream.Context())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.parents = append(r.parents, strings.Join(md.Get("traceparent"), " "))
-	return len(r.parents)
+	r.mu.parents = append(r.mu.parents, strings.Join(md.Get("traceparent"), " "))
+	return len(r.mu.parents)
 }
 
-// named are the spans of a name, in the order of their beginnings, once there is one of a call.
+// named returns the spans with a name in order of their start, once the span of the call has ended.
 func (r *tracedRig) named(name string) (all []sdktrace.ReadOnlySpan) {
 	r.Helper()
 	const call = "millrace.v1.InferenceService/Generate"
-	require.Eventually(r, func() bool { // it ends behind what its caller sees
+	require.Eventually(r, func() bool { // it ends after its caller has seen the status
 		for _, s := range r.spans.Ended() {
 			if s.Name() == call {
 				return true
@@ -82,7 +84,7 @@ func (r *tracedRig) named(name string) (all []sdktrace.ReadOnlySpan) {
 	return all
 }
 
-// says are the attributes of a span, as texts.
+// says returns the attributes of a span as strings.
 func says(s sdktrace.ReadOnlySpan) map[string]string {
 	out := map[string]string{}
 	for _, a := range s.Attributes() {
@@ -91,7 +93,7 @@ func says(s sdktrace.ReadOnlySpan) map[string]string {
 	return out
 }
 
-func TestEachAttemptIsASpanThatItsWorkerGoesOnWith(t *testing.T) {
+func TestEachAttemptHasASpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := workertest.Answer{Events: 3, Err: ways["with the connection's error"]} // `started` and two tokens
 		r := newTracedRig(t, broken, "w1", "w2")
@@ -100,13 +102,13 @@ func TestEachAttemptIsASpanThatItsWorkerGoesOnWith(t *testing.T) {
 
 		call := r.named("call")[0]
 		require.Equal(t, otelcodes.Unset, call.Status().Code)
-		of := says(call)
-		require.Equal(t, "m", of["gen_ai.request.model"])
-		require.Equal(t, "text_completion", of["gen_ai.operation.name"])
-		require.Equal(t, "5", of["gen_ai.request.max_tokens"])
-		require.Equal(t, "6", of["gen_ai.usage.input_tokens"])
-		require.Equal(t, "5", of["gen_ai.usage.output_tokens"])
-		require.Equal(t, "2", of["millrace.attempts"])
+		attributes := says(call)
+		require.Equal(t, "m", attributes["gen_ai.request.model"])
+		require.Equal(t, "text_completion", attributes["gen_ai.operation.name"])
+		require.Equal(t, "5", attributes["gen_ai.request.max_tokens"])
+		require.Equal(t, "6", attributes["gen_ai.usage.input_tokens"])
+		require.Equal(t, "5", attributes["gen_ai.usage.output_tokens"])
+		require.Equal(t, "2", attributes["millrace.attempts"])
 		for _, s := range r.spans.Ended() {
 			require.NotContains(t, says(s), "once", "no text of a prompt")
 			for _, text := range says(s) {
@@ -116,7 +118,7 @@ func TestEachAttemptIsASpanThatItsWorkerGoesOnWith(t *testing.T) {
 
 		attempts, queues := r.named("attempt"), r.named("queue")
 		require.Len(t, attempts, 2)
-		require.Len(t, queues, 2, "it looked for a worker twice")
+		require.Len(t, queues, 2, "one search for each attempt")
 		for _, s := range append(attempts, queues...) {
 			require.Equal(t, call.SpanContext().SpanID(), s.Parent().SpanID())
 			require.Equal(t, call.SpanContext().TraceID(), s.SpanContext().TraceID())
@@ -135,27 +137,27 @@ func TestEachAttemptIsASpanThatItsWorkerGoesOnWith(t *testing.T) {
 		require.Equal(t, attempts[0].SpanContext().SpanID(), attempts[1].Links()[0].SpanContext.SpanID())
 		require.Equal(t, second["millrace.worker.id"], says(queues[1])["millrace.worker.id"])
 		for i, a := range attempts {
-			is := a.SpanContext()
-			require.Equal(t, "00-"+is.TraceID().String()+"-"+is.SpanID().String()+"-01", r.parents[i], "the worker goes on with it")
+			span := a.SpanContext()
+			require.Equal(t, "00-"+span.TraceID().String()+"-"+span.SpanID().String()+"-01", r.mu.parents[i], "the worker's spans are its children")
 		}
 	})
 }
 
-func TestACallThatIsRefusedHasASpanOfItsWait(t *testing.T) {
+func TestRefusedCallHasAQueueSpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTracedRig(t, workertest.Whole(""), "w1")
 		in := ask(1)
-		in.Model = "nobody's"
+		in.Model = "unknown"
 		_, err := r.generate(in)
 		require.Error(t, err)
-		require.Equal(t, "nobody's", says(r.named("call")[0])["gen_ai.request.model"])
+		require.Equal(t, "unknown", says(r.named("call")[0])["gen_ai.request.model"])
 		require.Len(t, r.named("queue"), 1)
 		require.Equal(t, otelcodes.Error, r.named("queue")[0].Status().Code)
 		require.Empty(t, r.named("attempt"))
 	})
 }
 
-func TestACallersTraceIsPassedOnWhereNothingIsRecorded(t *testing.T) {
+func TestUnsampledTraceIsForwarded(t *testing.T) {
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 	synctest.Test(t, func(t *testing.T) {
 		r := newTracedRig(t, workertest.Whole(""), "w1")
@@ -164,13 +166,13 @@ func TestACallersTraceIsPassedOnWhereNothingIsRecorded(t *testing.T) {
 		_, err = all(stream)
 		require.NoError(t, err)
 		require.Empty(t, r.spans.Started())
-		require.Len(t, r.parents, 1)
-		require.Equal(t, parent[:len("00-")+32], r.parents[0][:len("00-")+32], "the trace is the caller's")
-		require.True(t, strings.HasSuffix(r.parents[0], "-00"), "and still not recorded")
+		require.Len(t, r.mu.parents, 1)
+		require.Equal(t, parent[:len("00-")+32], r.mu.parents[0][:len("00-")+32], "the trace is the caller's")
+		require.True(t, strings.HasSuffix(r.mu.parents[0], "-00"), "and still not recorded")
 	})
 }
 
-func TestAStreamThatMovesEndsNoAttemptInError(t *testing.T) {
+func TestMovedAttemptEndsWithoutError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTracedRig(t, slow(), "w1", "w2")
 		stream, got := r.begin(ask(200), 4)

@@ -3,41 +3,45 @@ package residency
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
+	"github.com/millrace/millrace/services/scheduler/internal/ondemand"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// maxRounds bounds the loads that one request waits for: a model that is gone each time its load has ended is one that others
-// take the place of.
+// maxRounds bounds the loads that one request waits for. A model that is gone each time its load has
+// ended competes with others for the same memory.
 const maxRounds = 3
 
-// Placer gives requests their workers; its error is ctx's cause, or a *route.Refusal.
+// errRefused: no load can be started; the placer's refusal gives the reason.
+var errRefused = errors.New("no load can be started")
+
+// Placer places requests on workers. Its error is ctx's cause or a *route.Refusal.
 type Placer interface {
 	Place(ctx context.Context, request route.Request) (*admission.Lease, error)
 }
 
-// Start begins a load of a model, of the digest given unless that is empty, for a request with the id; its error is a status.
+// Start starts a load of a model, with a digest unless that is empty, for the request with the id.
+// Its error is a status.
 type Start func(model, digest, id string) (Load, error)
 
 // Load is a load under way.
 type Load interface {
-	// Events are read to their end.
+	// Events must be read to their end.
 	Events() <-chan *pb.LoadModelResponse
-	// Err is how it has ended, after the last event: a status.
+	// Err returns how the load ended, after the last event: a status.
 	Err() error
 }
 
-// By starts loads with a loader, on workers where the model is not out of service.
+// By starts loads with a loader. Workers where the model is out of service are left out.
 func By(l *loading.Loader) Start {
 	return func(model, digest, id string) (Load, error) {
 		in := &pb.LoadModelRequest{Model: model}
@@ -52,11 +56,11 @@ func By(l *loading.Loader) Start {
 	}
 }
 
-// Config says for how long and how many requests wait.
+// Config bounds how long and how many requests wait.
 type Config struct {
-	// Timeout is how long a request waits for loads; at least 1 ns. The load goes on.
+	// Timeout is how long a request waits for loads; at least 1 ns. The load continues.
 	Timeout time.Duration
-	// MaxWaiting is how many requests wait for one model: as many as may wait for a place of it. 0 is no bound.
+	// MaxWaiting is how many requests wait for the load of one model; 0 means unbounded.
 	MaxWaiting int
 }
 
@@ -66,55 +70,46 @@ type Residency struct {
 	places Placer
 	start  Start
 	logger hclog.Logger
-	wait   sync.WaitGroup // follows of loads
-
-	landed   atomic.Uint64 // loads that have ended; written under mu
-	mu       sync.Mutex
-	flights  map[string]*flight // guarded by mu; loads under way, by model
-	failures Failures[key]      // guarded by mu
+	loads  ondemand.Group[key, *followed]
 }
 
-// New makes a residency before a placer. Close it after the loads have ended.
+// New makes a residency in front of a placer. Close it after the loads have ended.
 func New(p Placer, s Start, cfg Config, logger hclog.Logger) *Residency {
-	return &Residency{cfg: cfg, places: p, start: s, logger: logger.Named("residency"),
-		flights: map[string]*flight{}, failures: Failures[key]{}}
+	r := &Residency{cfg: cfg, places: p, start: s, logger: logger.Named("residency")}
+	r.loads.MaxWaiting, r.loads.Ended = cfg.MaxWaiting, r.ended
+	return r
 }
 
-// Close waits until what it follows has ended.
-func (r *Residency) Close() { r.wait.Wait() }
+// Close waits until the loads that it follows have ended.
+func (r *Residency) Close() { r.loads.Close() }
 
-// Place gives a request a worker, after its model has been loaded if need be. The error is ctx's cause, a *route.Refusal, or a
-// status: how the load failed.
+// Place places a request on a worker. If no worker serves its model and a load would help, it loads
+// the model first. The error is ctx's cause, a *route.Refusal, or a status: how the load failed.
 func (r *Residency) Place(ctx context.Context, request route.Request) (*admission.Lease, error) {
-	landed := r.landed.Load()
+	generation := r.loads.Generation()
 	lease, err := r.places.Place(ctx, request)
 	if refusal := route.Loadable(err); refusal != nil {
-		return r.placeLoaded(ctx, request, refusal, landed)
+		return r.placeLoaded(ctx, request, refusal, generation)
 	}
 	return lease, err
 }
 
-// placeLoaded is Place for a request that was refused when so many loads had landed.
-func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refusal *route.Refusal, landed uint64) (*admission.Lease, error) {
+// placeLoaded is Place for a request that was refused in a generation of loads.
+func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refusal *route.Refusal, generation uint64) (*admission.Lease, error) {
 	begin, timer := time.Now(), time.NewTimer(r.cfg.Timeout)
 	defer timer.Stop()
 	for round := 0; ; {
-		wanted := key{request.Model, refusal.Digest}
-		f, failed := r.join(wanted, rpc.RequestID(ctx), landed)
+		err := r.load(ctx, key{request.Model, refusal.Digest}, generation, timer.C, begin)
 		switch {
-		case errors.Is(failed, errOld):
-		case failed != nil:
-			return nil, failed
-		case f == nil:
+		case errors.Is(err, errRefused):
 			return nil, refusal
-		default:
-			if err := r.await(ctx, f, wanted, timer.C, begin); err != nil {
-				return nil, err
-			}
+		case err == nil:
 			round++
-			request.Unloaded = nil // the load has asked those workers anew
+			request.Unloaded = nil // the load has asked those workers again
+		case !errors.Is(err, ondemand.ErrStale):
+			return nil, err
 		}
-		landed = r.landed.Load()
+		generation = r.loads.Generation()
 		lease, err := r.places.Place(ctx, request)
 		if refusal = route.Loadable(err); refusal == nil || round == maxRounds {
 			return lease, err
@@ -122,19 +117,43 @@ func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refu
 	}
 }
 
-// await waits for the end of a load that the request has joined, until its time is over or ctx ends. The error is ctx's cause or a
-// status; what a load of something else than is wanted failed at is none.
-func (r *Residency) await(ctx context.Context, f *flight, wanted key, until <-chan time.Time, begin time.Time) error {
-	defer r.leave(f)
-	select {
-	case <-f.over:
-		if f.key != wanted {
-			return nil
-		}
-		return f.err
-	case <-until:
-		return fault.StillLoading(f.key.model, f.stage(), time.Since(begin))
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// load joins the load of a model and waits for its end, until a time. A load of another digest that
+// fails does not count: the request is placed, or refused, again.
+func (r *Residency) load(ctx context.Context, wanted key, generation uint64, until <-chan time.Time, begin time.Time) error {
+	f, err := r.loads.Join(wanted, generation, func() (*followed, error) { return r.begin(wanted, rpc.RequestID(ctx)) })
+	if errors.Is(err, ondemand.ErrCrowded) {
+		return rpcstatus.TooManyAwaitLoad(wanted.model, r.cfg.MaxWaiting)
+	}
+	if err != nil {
+		return err
+	}
+	err = f.Wait(ctx, until)
+	switch {
+	case errors.Is(err, ondemand.ErrTimeout):
+		return rpcstatus.StillLoading(f.Key.model, f.Load.stage(), time.Since(begin))
+	case f.Key != wanted && !errors.Is(err, context.Cause(ctx)):
+		return nil
+	}
+	return err
+}
+
+// begin starts a load.
+func (r *Residency) begin(wanted key, id string) (*followed, error) {
+	load, err := r.start(wanted.model, wanted.digest, id)
+	switch {
+	case rpc.Reason(err) == reason.TooManyLoads:
+		return nil, err
+	case err != nil:
+		return nil, errRefused
+	}
+	r.logger.Info("loading a model on demand", "model", wanted.model, "request_id", id)
+	return &followed{load: load, id: id}, nil
+}
+
+// ended logs the end of a load that succeeded; the loader logs the others.
+func (r *Residency) ended(f *ondemand.Flight[key, *followed], waiting int, took time.Duration, err error) {
+	if err == nil {
+		r.logger.Info("model loaded on demand", "model", f.Key.model, "worker", f.Load.last.Load().GetWorkerId(), "waiting", waiting,
+			"request_id", f.Load.id, "took", took.Round(time.Millisecond))
 	}
 }

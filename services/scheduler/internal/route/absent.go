@@ -8,43 +8,45 @@ import (
 	"strings"
 )
 
-// unknown is the refusal of a scheduler that has not heard of its workers.
+// unknown returns the refusal of a scheduler that has no reports of its workers yet.
 func unknown(s *Snapshot) error {
-	return refuse(ErrFleetUnknown, "this scheduler has not heard from its workers yet: try again",
+	return Refuse(ErrFleetUnknown, "this scheduler has not heard from its workers yet: try again",
 		"workers", strconv.Itoa(len(s.Workers)))
 }
 
-// ambiguous is the refusal of a name that has several digests.
+// ambiguous returns the refusal of a name that is served with several digests.
 func ambiguous(r *Request, digests []string) error {
-	return refuse(ErrAmbiguousModel, fmt.Sprintf("model %q is served with the digests %s: "+
+	return Refuse(ErrAmbiguousModel, fmt.Sprintf("model %q is served with the digests %s: "+
 		"set expect_model_digest, or unload one", r.Model, strings.Join(digests, ", ")),
 		"model", r.Model, "digests", strings.Join(digests, ","))
 }
 
-// otherDigest is the refusal of a digest that nobody serves.
+// otherDigest returns the refusal of a digest that no worker serves.
 func otherDigest(r *Request, digests []string) error {
-	return refuse(ErrDigestMismatch, fmt.Sprintf("model %q has digest %s and the request expects %s: "+
+	return Refuse(ErrDigestMismatch, fmt.Sprintf("model %q has digest %s and the request expects %s: "+
 		"load the model that is meant, or leave expect_model_digest out", r.Model, strings.Join(digests, ", "), r.Digest),
 		"model", r.Model, "digests", strings.Join(digests, ","), "expected", r.Digest)
 }
 
-// otherClass is the refusal of a class that nobody has.
+// otherClass returns the refusal of a class that no worker has.
 func otherClass(r *Request) error {
-	return refuse(ErrClassMismatch, fmt.Sprintf("no worker of class %s serves model %q: "+
+	return Refuse(ErrClassMismatch, fmt.Sprintf("no worker of class %s serves model %q: "+
 		"start one, or leave expect_class_id out", r.ClassID, r.Model), "model", r.Model, "expected", r.ClassID)
 }
 
-// tooShort returns the refusal of a request that may need a longer context than the workers have that have not failed it.
+// tooShort returns the refusal of a request that may need a longer context than any worker has that
+// has not failed it.
 func (w *work) tooShort(s *Snapshot, needs int64) error {
 	r := &w.request
-	refusal := refuse(ErrNoWorker, fmt.Sprintf("no worker that may take it serves model %q with a context of %d tokens, which it may need; "+
+	refusal := Refuse(ErrNoWorker, fmt.Sprintf("no worker that may take it serves model %q with a context of %d tokens, which it may need; "+
 		"the longest has %d: try again, or load the model with a larger --context", r.Model, needs, w.longest),
 		"model", r.Model, "context_length", strconv.FormatInt(w.longest, 10), "needed_tokens", strconv.FormatInt(needs, 10))
 	refusal.Unready = w.unready(s, needs)
 	return refusal
 }
 
-// unready reports whether a worker that has the request's model, with a context of at least needs tokens, is connected and NOT_READY.
+// unready reports whether a worker with the request's model and a context of at least needs tokens
+// is connected and NOT_READY.
 func (w *work) unready(s *Snapshot, needs int64) bool {
 	r := &w.request
 	return slices.ContainsFunc(s.Workers, func(other Worker) bool {
@@ -54,21 +56,23 @@ func (w *work) unready(s *Snapshot, needs int64) bool {
 	})
 }
 
-// Unready reports whether a refusal speaks of a moment only: a worker with a context that is long enough is connected and NOT_READY.
+// Unready reports whether an error is a refusal that may end in a moment, because a worker with a
+// long enough context is connected and NOT_READY.
 func Unready(err error) bool {
 	var refusal *Refusal
 	return errors.As(err, &refusal) && refusal.Unready
 }
 
-// absent says why no worker serves the model.
+// absent returns the refusal of a model that no worker serves, with the reason: what workers have
+// of the model decides the sentinel, and whether a load would help.
 func absent(s *Snapshot, r *Request) error {
-	connected, could, starting, digests := 0, []string{}, []string{}, []string{}
-	loading, onDisk, unusable, loadable, coming, returns := false, false, false, false, false, false
+	connected, holders, starting, digests := 0, []string{}, []string{}, []string{}
+	loading, onDisk, unusable, loadable, arriving, returns := false, false, false, false, false, false
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		m := w.model(r.Model)
 		if m != nil && m.Ready && !w.Serves() {
-			could = append(could, name(w))
+			holders = append(holders, name(w))
 			returns = returns || !w.Connected || w.State == Starting
 			if !slices.Contains(digests, m.Digest) {
 				digests = append(digests, m.Digest)
@@ -81,7 +85,7 @@ func absent(s *Snapshot, r *Request) error {
 		file := slices.Contains(w.Files, r.Model)
 		if w.State == Starting && (m != nil || file) {
 			starting = append(starting, name(w))
-			coming = coming || m != nil
+			arriving = arriving || m != nil
 		}
 		loading = loading || m != nil && !m.Ready
 		onDisk = onDisk || file
@@ -94,7 +98,7 @@ func absent(s *Snapshot, r *Request) error {
 		case !loadable:
 		case len(digests) == 1:
 			refusal.Digest = digests[0]
-		case r.Resumes: // a worker has told it
+		case r.Resumes: // the stream's first worker reported it
 			refusal.Digest = r.Digest
 		}
 		return refusal
@@ -102,36 +106,38 @@ func absent(s *Snapshot, r *Request) error {
 	numbers := []string{"model", r.Model, "workers", strconv.Itoa(len(s.Workers)), "connected", strconv.Itoa(connected)}
 	switch {
 	case connected == 0:
-		return refuse(ErrNoWorker, fmt.Sprintf("none of the %d workers configured can be reached: "+
+		return Refuse(ErrNoWorker, fmt.Sprintf("none of the %d workers configured can be reached: "+
 			"start one, or check --workers", len(s.Workers)), numbers...)
-	case r.Digest != "" && len(could) > 0 && !slices.Contains(digests, r.Digest):
+	case r.Digest != "" && len(holders) > 0 && !slices.Contains(digests, r.Digest):
 		return otherDigest(r, digests)
-	case len(could) > 0:
-		// Who has been told of one worker alone that it is gone may take it when it is back: it asks without leaving it out.
+	case len(holders) > 0:
+		// If the request excludes a worker that may come back, a load does not help: the relay
+		// places the request again without the exclusion.
 		loadable = loadable && len(digests) == 1 && !(returns && len(r.Exclude) > 0)
-		return helps(refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
-			r.Model, strings.Join(could, ", ")), numbers...))
+		return helps(Refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
+			r.Model, strings.Join(holders, ", ")), numbers...))
 	case len(r.Exclude) > 0:
-		return refuse(ErrNoWorker, fmt.Sprintf("no other worker serves model %q", r.Model), numbers...)
+		return Refuse(ErrNoWorker, fmt.Sprintf("no other worker serves model %q", r.Model), numbers...)
 	case len(starting) > 0:
-		// It is loading what it serves from the start, after a crash too: what is missing now says nothing.
-		// A load elsewhere helps unless it is seen to be on its way there.
-		loadable = loadable && !coming
-		return helps(refuse(ErrNoWorker, fmt.Sprintf("%s, which has model %q, is starting: try again",
+		// A starting worker loads its models one after another, also after a crash, so a model that
+		// it does not have yet may follow. A load elsewhere helps, unless the worker reports that
+		// it loads this model.
+		loadable = loadable && !arriving
+		return helps(Refuse(ErrNoWorker, fmt.Sprintf("%s, which has model %q, is starting: try again",
 			strings.Join(starting, ", "), r.Model), numbers...))
 	case loading:
-		return helps(refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is being loaded or unloaded, or is out of service: "+
+		return helps(Refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is being loaded or unloaded, or is out of service: "+
 			"see ListModels, and wait or call LoadModel", r.Model), numbers...))
 	case onDisk:
-		return helps(refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and not loaded: call LoadModel first", r.Model), numbers...))
+		return helps(Refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and not loaded: call LoadModel first", r.Model), numbers...))
 	case unusable:
-		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and its file cannot be loaded: see ListModels for why",
+		return Refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and its file cannot be loaded: see ListModels for why",
 			r.Model), numbers...)
 	}
-	return refuse(ErrUnknownModel, fmt.Sprintf("no worker has a model %q: see ListModels for those there are", r.Model), numbers...)
+	return Refuse(ErrUnknownModel, fmt.Sprintf("no worker has a model %q: see ListModels for those there are", r.Model), numbers...)
 }
 
-// name is how a message calls a worker.
+// name returns the name of a worker in messages.
 func name(w *Worker) string {
 	if w.ID != "" {
 		return w.ID

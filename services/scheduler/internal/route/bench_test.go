@@ -10,8 +10,9 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// tell makes the first workers know a request's keys, the i-th of them ever fewer, and returns the keys, 64 tokens apart.
-func tell(s *route.Snapshot, workers, keys int) []route.Key {
+// report makes the first workers report a request's keys, each fewer than the one before. It
+// returns the keys, which are 64 tokens apart.
+func report(s *route.Snapshot, workers, keys int) []route.Key {
 	all := make([]route.Key, keys)
 	raw := make([]uint64, keys)
 	random := rand.New(rand.NewPCG(uint64(keys), 7))
@@ -25,19 +26,20 @@ func tell(s *route.Snapshot, workers, keys int) []route.Key {
 	return all
 }
 
-// BenchmarkPickAmong300Workers is the routing decision, hashing aside, in an index of 3 million prefixes. Its yardstick is
-// measured after each decision: a walk over one count of each worker, which is the least that a decision reads; where its p99 is far
-// from its median, the machine was busy with something else.
+// BenchmarkPickAmong300Workers measures a routing decision, without hashing, in an index of 3
+// million prefixes. Its yardstick is measured after each decision: a walk over one count of each
+// worker, which is the least that a decision reads. If the p99 of the walk is far from its median,
+// the machine was busy.
 func BenchmarkPickAmong300Workers(b *testing.B) {
 	const workers = 300
 	for _, c := range []struct{ holders, keys int }{{0, 0}, {1, 40}, {300, 40}, {300, 384}} {
 		b.Run(fmt.Sprintf("holders=%d/keys=%d", c.holders, c.keys), func(b *testing.B) {
 			s := fleetOf(workers, 128)
 			fill(s, 10_000)
-			keys := tell(s, c.holders, c.keys)
+			keys := report(s, c.holders, c.keys)
 			random := rand.New(rand.NewPCG(1, 2))
 			for range workers * 64 {
-				take(b, s, random.Uint64())
+				reserve(b, s, random.Uint64())
 			}
 			r := route.Request{Model: "m", Prompt: 30_000, Sequences: 1, Keys: keys}
 			took, walked := make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N)
@@ -57,7 +59,7 @@ func BenchmarkPickAmong300Workers(b *testing.B) {
 				took, walked = append(took, picked.Sub(begun)), append(walked, time.Since(picked))
 			}
 			if sum == 0 {
-				b.Fatal("nothing is under way")
+				b.Fatal("no request is in flight")
 			}
 			for name, all := range map[string][]time.Duration{"pick": took, "walk": walked} {
 				slices.Sort(all)
@@ -68,7 +70,7 @@ func BenchmarkPickAmong300Workers(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshotOf300Workers is what a snapshot costs who makes it.
+// BenchmarkSnapshotOf300Workers measures NewSnapshot.
 func BenchmarkSnapshotOf300Workers(b *testing.B) {
 	s := fleetOf(300, 128)
 	b.ReportAllocs()
@@ -77,7 +79,7 @@ func BenchmarkSnapshotOf300Workers(b *testing.B) {
 	}
 }
 
-// fill gives each worker keys of its own.
+// fill gives each worker different keys.
 func fill(s *route.Snapshot, each int) {
 	random := rand.New(rand.NewPCG(3, 4))
 	keys := make([]uint64, each)
@@ -89,10 +91,10 @@ func fill(s *route.Snapshot, each int) {
 	}
 }
 
-func take(b *testing.B, s *route.Snapshot, tie uint64) {
+func reserve(b *testing.B, s *route.Snapshot, tie uint64) {
 	b.Helper()
 	c, err := route.Pick(s, route.Request{Model: "m", Prompt: 100, Sequences: 1, Tie: tie})
-	if err != nil || !c.Take() {
+	if err != nil || !c.Reserve() {
 		b.Fatal(err)
 	}
 	c.Started()

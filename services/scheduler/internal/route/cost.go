@@ -1,34 +1,41 @@
 package route
 
 const (
-	// again is what computing a prompt token costs beside waiting for one that is computed for another: a token that some worker has
-	// and another computes again takes time from all who come after.
-	again = 4
-	// fullBatch is what a full batch costs who joins it, in prompt tokens that could be computed in the time: the steps that a prompt
-	// shares with sequences that decode take longer. A batch half full costs half of it.
+	// recomputeWeight is the cost of computing a prompt token, relative to waiting for one that is
+	// computed for another request. It is above 1 because recomputing a prefix that another worker
+	// has cached takes time from all later requests. With 1 or 2, workers recompute each other's
+	// prefixes; with 6, hardly more is cached than with 4 (millrace-bench replay).
+	recomputeWeight = 4
+	// fullBatch is the cost of joining a full batch, in prompt tokens that could be computed in
+	// that time: steps that share a prompt with decoding sequences take longer. A half full batch
+	// costs half of it.
 	fullBatch = 8192
-	// overHalf is what a batch more than half full costs beyond that. Its steps take longer at once for all who are in it: matrix units
-	// compute so many rows together, on a large GPU half of the places. A prompt rather waits behind others on a worker that has fewer.
+	// overHalf is the additional cost of a batch that becomes more than half full. Its steps take
+	// longer at once for all its sequences, because the matrix units compute rows in fixed tiles:
+	// on an H200, 128 rows take 8 ms and 129 rows 12 ms. A prompt had better wait on a worker with
+	// fewer sequences.
 	overHalf = 2 * fullBatch
-	// unknownPlaces stands for the places of a worker that does not tell how many it has.
-	unknownPlaces = 128
-	// alike is how many tokens apart two costs count as equal: what is known of prefixes is no finer.
-	alike = 64
+	// unknownSlots is assumed for workers that do not report their slots.
+	unknownSlots = 128
+	// costTolerance is the difference in tokens below which two costs count as equal, because the
+	// numbers of cached tokens are estimates.
+	costTolerance = 64
 )
 
-// cost is the time to a request's first token on a worker, in prompt tokens: those of its own that are not cached there, those of
-// others that go before, and the company in the batch. A prefix is thereby worth its tokens four times, and a worker that is more loaded
-// than another by more than that loses the request to it.
+// cost estimates the time to first token of a request on a worker, in prompt tokens: its own tokens
+// that are not cached there, those of other requests that go before, and the load of the batch. A
+// prefix hit is thereby worth four times its tokens, and a worker loses the request if its load
+// exceeds that of another by more than that.
 func (e *entry) cost(r *Request, cached int64) int64 {
 	busy := e.load.Busy()
-	c := again*max(r.Prompt-cached, 0) + e.load.Prefill() + busy*e.company>>8
-	if e.places > 0 && 2*(busy+e.needs(r)) > e.places {
+	c := recomputeWeight*max(r.Prompt-cached, 0) + e.load.Prefill() + busy*e.batchCost>>8
+	if e.slots > 0 && 2*(busy+e.slotsFor(r)) > e.slots {
 		c += overHalf
 	}
 	return c
 }
 
-// hashOf is FNV-1a, mixed: the same in every scheduler.
+// hashOf returns the FNV-1a hash of a string, mixed. It is the same in every scheduler.
 func hashOf(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -37,7 +44,7 @@ func hashOf(s string) uint64 {
 	return mix(h)
 }
 
-// mix spreads a number's bits over all of it.
+// mix is the last step of MurmurHash3: every bit of h affects every bit of the result.
 func mix(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53

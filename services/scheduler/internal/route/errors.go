@@ -5,50 +5,54 @@ import (
 	"fmt"
 )
 
-// Sentinels of Pick; each comes inside a *Refusal with the numbers.
+// Sentinels of Pick. Each comes in a *Refusal with numbers, except for the last two.
 var (
-	// ErrFleetUnknown: the scheduler has just started and has not heard from its workers yet.
+	// ErrFleetUnknown: the scheduler has just started and has no reports of its workers yet.
 	ErrFleetUnknown = errors.New("fleet not known yet")
-	// ErrNoWorker: no worker that could serve it can be reached or takes requests now.
+	// ErrNoWorker: no worker that could serve it can be reached and accepts requests now.
 	ErrNoWorker = errors.New("no worker reachable")
-	// ErrUnknownModel: no worker has the model, in memory or on disk.
+	// ErrUnknownModel: no worker has the model in memory or on disk.
 	ErrUnknownModel = errors.New("unknown model")
-	// ErrModelNotLoaded: the model is on disk, or on its way in or out, and serves nowhere.
+	// ErrModelNotLoaded: the model is on disk, loads or unloads, and no worker serves it.
 	ErrModelNotLoaded = errors.New("model not loaded")
-	// ErrAmbiguousModel: workers serve different models under one name, and the request does not say which it wants.
+	// ErrAmbiguousModel: workers serve different models under one name, and the request does not
+	// state a digest.
 	ErrAmbiguousModel = errors.New("ambiguous model")
-	// ErrDigestMismatch: the model is served with other digests than the one asked for.
+	// ErrDigestMismatch: no worker serves the model with the digest that the request expects.
 	ErrDigestMismatch = errors.New("model digest differs")
-	// ErrClassMismatch: the model is served by other classes of worker than the one asked for.
+	// ErrClassMismatch: no worker of the class that the request expects serves the model.
 	ErrClassMismatch = errors.New("worker class differs")
-	// ErrWorkersFull: every worker that could serve it has as many requests as it may.
+	// ErrWorkersFull: every worker that could serve it has as many requests as it may have.
 	ErrWorkersFull = errors.New("every worker is full")
-	// ErrTight: workers have places left, and none as many as the request needs together with the memory for its prompt.
-	ErrTight = errors.New("no worker has room for a request of this size")
+	// ErrTooLarge: workers have free slots, but none has as many as the request needs and memory
+	// for its prompt.
+	ErrTooLarge = errors.New("no worker has room for a request of this size")
 )
 
-// Refusal is why no worker was picked. It matches its sentinel with errors.Is.
+// Refusal is the reason for which no worker was chosen. It matches its sentinel with errors.Is.
 type Refusal struct {
 	// Err is the sentinel.
 	Err error
-	// Message says what, where and what to do.
+	// Message names the problem, its place and the remedy.
 	Message string
-	// Numbers are for programs.
+	// Numbers are the metadata of the status, for programs.
 	Numbers map[string]string
-	// Loadable is whether a load would help: nobody serves the model, and a worker that takes requests has its file.
+	// Loadable means that a load would help: no worker serves the model, and one that accepts
+	// requests has its file.
 	Loadable bool
-	// Digest is what the load must bring: that of the copies which cannot be reached now, and will be there beside it when they
-	// return; empty is any.
+	// Digest is the digest that the load must have: that of the copies that cannot be reached now,
+	// because these may return while the new one serves; empty: any.
 	Digest string
-	// Returns is whether a worker that has it loaded may be back by itself: it is lost, or starting. Then a load is for later.
+	// Returns means that a worker which has the model loaded may come back by itself, because it is
+	// lost or starting. Then a load should wait.
 	Returns bool
-	// Unready is whether a worker that has the context which the request needs is connected and NOT_READY.
+	// Unready means that a worker with the context that the request needs is connected and NOT_READY.
 	Unready bool
-	// RetryMillis is in how many milliseconds it may be tried again; 0: nobody knows.
+	// RetryMillis is the delay before a retry, in milliseconds; 0: not known.
 	RetryMillis int64
 }
 
-// Loadable is the refusal in an error, if a load would help; else nil.
+// Loadable returns the refusal in an error if a load would help; else nil.
 func Loadable(err error) *Refusal {
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Loadable {
@@ -59,11 +63,11 @@ func Loadable(err error) *Refusal {
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Err, r.Message) }
 
-// Unwrap is the sentinel.
+// Unwrap returns the sentinel.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// refuse makes a refusal; numbers are key, value, ...
-func refuse(sentinel error, message string, numbers ...string) *Refusal {
+// Refuse returns a refusal. numbers are key, value, ...
+func Refuse(sentinel error, message string, numbers ...string) *Refusal {
 	r := &Refusal{Err: sentinel, Message: message, Numbers: map[string]string{}}
 	for i := 0; i+1 < len(numbers); i += 2 {
 		r.Numbers[numbers[i]] = numbers[i+1]

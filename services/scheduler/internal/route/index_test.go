@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// family is n keys of one request, so many tokens apart, and their numbers.
-func family(n int, tokens int64, random *rand.Rand) (keys []Key, raw []uint64) {
+// prefixKeys returns n keys of one request, with tokens between them, and their hashes.
+func prefixKeys(n int, tokens int64, random *rand.Rand) (keys []Key, raw []uint64) {
 	for i := range n {
 		raw = append(raw, random.Uint64())
 		keys = append(keys, Key{Key: raw[i], Tokens: int64(i+1) * tokens})
@@ -18,11 +18,11 @@ func family(n int, tokens int64, random *rand.Rand) (keys []Key, raw []uint64) {
 	return keys, raw
 }
 
-func TestTheIndexAgreesWithAskingEveryWorker(t *testing.T) {
+func TestLookupAgreesWithEveryWorker(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		n := 1 + random.IntN(60)
-		keys, raw := family(n, 1+random.Int64N(100), random)
+		keys, raw := prefixKeys(n, 1+random.Int64N(100), random)
 		var indexes Indexes
 		var c mapping
 		var sets []*Prefixes
@@ -30,10 +30,10 @@ func TestTheIndexAgreesWithAskingEveryWorker(t *testing.T) {
 			p := indexes.Prefixes("m", "d")
 			p.Change(raw[:random.IntN(n+1)], nil)
 			p.Change([]uint64{random.Uint64()}, []uint64{random.Uint64()})
-			var slot int
-			c.index, slot = p.place()
-			require.Equal(t, i, slot)
-			c.slots = append(c.slots, int32(i+1))
+			var number int
+			c.index, number = p.member()
+			require.Equal(t, i, number)
+			c.entries = append(c.entries, int32(i+1))
 			sets = append(sets, p)
 		}
 		out := make([]int64, len(sets))
@@ -56,11 +56,11 @@ func TestTheIndexAgreesWithAskingEveryWorker(t *testing.T) {
 			p.Drop()
 		}
 		require.Zero(t, indexes.Len())
-		require.Empty(t, indexes.of, "an index that nobody is in is forgotten")
+		require.Empty(t, indexes.mu.byModel, "an index without members is removed")
 	}
 }
 
-func TestAnIndexForgetsWhatItsWorkersLose(t *testing.T) {
+func TestIndexRemovesEvictedKeys(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	var indexes Indexes
 	sets := []*Prefixes{indexes.Prefixes("m", "d"), indexes.Prefixes("m", "d"), indexes.Prefixes("m", "d")}
@@ -81,7 +81,7 @@ func TestAnIndexForgetsWhatItsWorkersLose(t *testing.T) {
 	held := 0
 	for key := range uint64(200) {
 		out := make([]int64, len(sets))
-		l := lookup{mapping: mapping{index: sets[0].index, slots: []int32{1, 2, 3}}, keys: []Key{{key, 9}}, out: out}
+		l := lookup{mapping: mapping{index: sets[0].index, entries: []int32{1, 2, 3}}, keys: []Key{{key, 9}}, out: out}
 		l.run()
 		for i := range sets {
 			require.Equal(t, naive[i][key], out[i] == 9)
@@ -93,7 +93,7 @@ func TestAnIndexForgetsWhatItsWorkersLose(t *testing.T) {
 	require.EqualValues(t, held, indexes.Len())
 }
 
-func TestSlotsAreUsedAgain(t *testing.T) {
+func TestIndexReusesMembers(t *testing.T) {
 	var indexes Indexes
 	a, b := indexes.Prefixes("m", "d"), indexes.Prefixes("m", "d")
 	a.Change([]uint64{1}, nil)
@@ -101,27 +101,27 @@ func TestSlotsAreUsedAgain(t *testing.T) {
 	a.Change([]uint64{2}, nil)
 	a.Expect([]Key{{3, 1}})
 	a.Drop()
-	require.Zero(t, indexes.Len(), "what is dropped takes nothing any more")
+	require.Zero(t, indexes.Len(), "a dropped set accepts no keys")
 	c := indexes.Prefixes("m", "d")
-	require.Equal(t, a.slot, c.slot)
-	require.NotEqual(t, b.slot, c.slot)
+	require.Equal(t, a.number, c.number)
+	require.NotEqual(t, b.number, c.number)
 	require.NotSame(t, b.index, indexes.Prefixes("m", "other").index)
 }
 
-func TestAllIndexesHaveOneBound(t *testing.T) {
+func TestIndexesShareOneBound(t *testing.T) {
 	var indexes Indexes
 	a, b := indexes.Prefixes("m", "d"), indexes.Prefixes("n", "d")
 	indexes.held.Store(MaxHeld - 2)
 	a.Change([]uint64{1}, nil)
 	b.Change([]uint64{2, 3}, nil)
-	require.Equal(t, 1, b.Len(), "what does not fit is left out")
+	require.Equal(t, 1, b.Len(), "keys beyond the bound are left out")
 	a.Change(nil, []uint64{1})
 	b.Change([]uint64{3}, nil)
 	require.Equal(t, 2, b.Len())
 	require.EqualValues(t, MaxHeld, indexes.Len())
 }
 
-func TestAnIndexMayBeReadWhileItChanges(t *testing.T) {
+func TestIndexIsSafeForConcurrentUse(t *testing.T) {
 	var indexes Indexes
 	var work sync.WaitGroup
 	for i := range 4 {
@@ -131,7 +131,7 @@ func TestAnIndexMayBeReadWhileItChanges(t *testing.T) {
 				p := indexes.Prefixes("m", "d")
 				p.Change([]uint64{random.Uint64N(50)}, []uint64{random.Uint64N(50)})
 				p.Expect([]Key{{1, 10}, {random.Uint64N(50), 20}})
-				l := lookup{mapping: mapping{index: p.index, slots: []int32{1, 2, 3, 4}}, keys: []Key{{1, 10}, {2, 20}}, out: make([]int64, 4)}
+				l := lookup{mapping: mapping{index: p.index, entries: []int32{1, 2, 3, 4}}, keys: []Key{{1, 10}, {2, 20}}, out: make([]int64, 4)}
 				l.run()
 				p.Unexpect([]Key{{1, 10}})
 				p.Drop()

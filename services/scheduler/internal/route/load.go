@@ -5,61 +5,63 @@ import (
 	"sync/atomic"
 )
 
-// Load counts what this process has under way on one worker. Safe for concurrent use; the zero value is idle.
+// Load counts what this process has on one worker. It is safe for concurrent use. The zero value is
+// idle.
 type Load struct {
-	// Vectors is what is under way of vector codebooks, which nothing else here counts.
-	Vectors VectorLoad
-
 	inFlight atomic.Int64
 	tokens   atomic.Int64
 
-	mu     sync.Mutex
-	models map[string]*ModelLoad // guarded by mu
+	mu struct {
+		sync.Mutex
+		models map[string]*ModelLoad
+	}
 }
 
-// Begin counts a request that may need as many tokens, unless most are under way; most 0 is no bound.
+// Begin counts a request that may need a number of tokens. It returns false, and counts nothing, if
+// most requests are in flight; most 0: no bound.
 func (l *Load) Begin(tokens, most int64) bool {
 	for {
-		now := l.inFlight.Load()
-		if most > 0 && now >= most {
+		n := l.inFlight.Load()
+		if most > 0 && n >= most {
 			return false
 		}
-		if l.inFlight.CompareAndSwap(now, now+1) {
+		if l.inFlight.CompareAndSwap(n, n+1) {
 			l.tokens.Add(tokens)
 			return true
 		}
 	}
 }
 
-// Progress takes computed tokens off.
+// Progress subtracts computed tokens.
 func (l *Load) Progress(tokens int64) { l.tokens.Add(-tokens) }
 
-// End takes a request off, with what is left of its tokens.
+// End removes a request and its remaining tokens.
 func (l *Load) End(tokens int64) {
 	l.tokens.Add(-tokens)
 	l.inFlight.Add(-1)
 }
 
-// InFlight is the number of requests under way.
+// InFlight returns the number of requests in flight.
 func (l *Load) InFlight() int64 { return l.inFlight.Load() }
 
-// Idle is whether nothing is under way.
-func (l *Load) Idle() bool { return l.InFlight() == 0 && l.Vectors.idle() }
+// Idle reports whether no request is in flight.
+func (l *Load) Idle() bool { return l.InFlight() == 0 }
 
-// Tokens is the number of tokens these may still need: prompts not started plus tokens not generated.
+// Tokens returns the tokens that the requests may still need: prompts that have not started, and
+// tokens that are not generated.
 func (l *Load) Tokens() int64 { return l.tokens.Load() }
 
-// Of is what is under way of one model there; never nil.
+// Of returns the load of one model; never nil.
 func (l *Load) Of(model string) *ModelLoad {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.models[model]
-	if of == nil {
-		if l.models == nil {
-			l.models = map[string]*ModelLoad{}
+	m := l.mu.models[model]
+	if m == nil {
+		if l.mu.models == nil {
+			l.mu.models = map[string]*ModelLoad{}
 		}
-		of = &ModelLoad{}
-		l.models[model] = of
+		m = &ModelLoad{}
+		l.mu.models[model] = m
 	}
-	return of
+	return m
 }

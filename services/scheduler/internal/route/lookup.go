@@ -1,16 +1,20 @@
 package route
 
-// lookup finds what the workers of a pool have of one request. Workers lose the ends of their prefixes before the beginnings: who
-// has a prefix has the shorter ones too, and the workers that have it are among those of each shorter one. So the longest is found
-// by halving, and where two prefixes have equally many workers those between them have the same.
+// lookup finds the longest cached prefix of one request on each worker of a pool.
+//
+// Workers evict the ends of prefixes before their beginnings, so a worker that has a prefix has all
+// shorter ones, and the workers that have a key are a subset of those that have a shorter one.
+// Therefore the longest key of all is found by binary search, and if two keys have equally many
+// workers, so have all keys between them. That takes about log2(keys) look-ups instead of one for
+// each key and worker.
 type lookup struct {
 	mapping
 	keys  []Key
 	out   []int64 // by entry: tokens cached
-	least int64   // tokens below which nobody is told apart
+	least int64   // difference in tokens below which workers are not distinguished
 }
 
-// run sets out, which is all zero.
+// run sets out, which must be all zero.
 func (l *lookup) run() {
 	last := l.longest()
 	if last < 0 {
@@ -20,9 +24,9 @@ func (l *lookup) run() {
 	l.between(0, l.count(0), last, l.mark(last))
 }
 
-// longest is the number of the longest key that anybody has; -1: none.
+// longest returns the number of the longest key that any worker has; -1: none.
 func (l *lookup) longest() int {
-	low, high := -1, len(l.keys)-1 // somebody has low, nobody has what is behind high
+	low, high := -1, len(l.keys)-1 // a worker has low, none has keys above high
 	if high >= 0 && l.count(high) > 0 {
 		return high
 	}
@@ -37,7 +41,8 @@ func (l *lookup) longest() int {
 	return low
 }
 
-// between marks who has keys from low on and not high, where as many workers have them; those of high are marked.
+// between marks the workers that have keys from low on but not high. ofLow and ofHigh workers have
+// these keys, and those of high are marked.
 func (l *lookup) between(low, ofLow, high, ofHigh int) {
 	switch {
 	case low >= high || ofLow == ofHigh:
@@ -51,47 +56,48 @@ func (l *lookup) between(low, ofLow, high, ofHigh int) {
 	}
 }
 
-// count is how many workers have a key.
+// count returns how many workers have a key.
 func (l *lookup) count(key int) int {
 	s := l.index.shard(l.keys[key].Key)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	value, there := s.keys[l.keys[key].Key]
+	value, found := s.mu.keys[l.keys[key].Key]
 	switch {
-	case !there:
+	case !found:
 		return 0
-	case value < maxSlots:
+	case value < maxMembers:
 		return 1
 	}
-	return len(s.lists[value-maxSlots])
+	return len(s.mu.lists[value-maxMembers])
 }
 
-// mark notes who has a key and no longer one, and returns how many have it.
+// mark sets out for the workers that have a key, unless they have a longer one. It returns their
+// number.
 func (l *lookup) mark(key int) int {
 	s := l.index.shard(l.keys[key].Key)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	value, there := s.keys[l.keys[key].Key]
+	value, found := s.mu.keys[l.keys[key].Key]
 	switch {
-	case !there: // it went meanwhile
+	case !found: // it was removed since it was counted
 		return 0
-	case value < maxSlots:
-		l.has(uint16(value), l.keys[key].Tokens)
+	case value < maxMembers:
+		l.set(uint16(value), l.keys[key].Tokens)
 		return 1
 	}
-	list := s.lists[value-maxSlots]
-	for _, slot := range list {
-		l.has(slot, l.keys[key].Tokens)
+	list := s.mu.lists[value-maxMembers]
+	for _, member := range list {
+		l.set(member, l.keys[key].Tokens)
 	}
 	return len(list)
 }
 
-// has notes that the worker at a slot has so many tokens.
-func (l *lookup) has(slot uint16, tokens int64) {
-	if int(slot) >= len(l.slots) {
-		return // it came after the snapshot
+// set sets the cached tokens of a member, unless they are set.
+func (l *lookup) set(member uint16, tokens int64) {
+	if int(member) >= len(l.entries) {
+		return // it joined after the snapshot was made
 	}
-	if e := l.slots[slot]; e > 0 && l.out[e-1] == 0 {
+	if e := l.entries[member]; e > 0 && l.out[e-1] == 0 {
 		l.out[e-1] = tokens
 	}
 }

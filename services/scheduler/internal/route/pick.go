@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// Pick chooses the worker that should serve r. The error is a *Refusal, or itself one of two that say that workers serve it and none
-// takes it now: ErrTight if one has a place for a smaller request, else ErrWorkersFull.
+// Pick chooses the worker that should serve r. The error is a *Refusal, unless workers serve the
+// model and none can accept the request now: then it is ErrTooLarge if one has room for a smaller
+// request, else ErrWorkersFull.
 func Pick(s *Snapshot, r Request) (Choice, error) {
 	if !s.Known {
 		return Choice{}, unknown(s)
@@ -19,43 +20,43 @@ func Pick(s *Snapshot, r Request) (Choice, error) {
 	w := works.Get().(*work)
 	defer works.Put(w)
 	w.pool, w.request = p, r
-	defer w.forget()
+	defer w.reset()
 	if err := w.filter(s); err != nil {
 		return Choice{Reach: w.reach}, err
 	}
-	w.look()
-	is := w.weigh()
+	w.lookUpPrefixes()
+	best := w.score()
 	switch {
-	case is == none:
+	case best == fitFull:
 		return Choice{Reach: w.reach}, ErrWorkersFull
-	case is == tight:
-		return Choice{Reach: w.reach}, ErrTight
+	case best == fitTooLarge:
+		return Choice{Reach: w.reach}, ErrTooLarge
 	case r.RoutingKey != "":
-		return w.choice(w.pointed(), is), nil
+		return w.choice(w.byRoutingKey(), best), nil
 	}
-	return w.choice(w.cheapest(), is), nil
+	return w.choice(w.cheapest(), best), nil
 }
 
-// work is one decision. It is kept for later ones: a decision allocates nothing.
+// work is the memory of one decision. It is pooled, so that a decision allocates nothing.
 type work struct {
-	pool    *pool
-	request Request
-	able    []int32 // entries that may serve the request, in the end those with the best room
-	cached  []int64 // by entry: tokens of the request that it has
-	costs   []int64 // by place in able, once they are weighed
-	longest int64   // context of the workers that serve the request's digest and class, those that have failed it included
-	reach   int64   // as in Choice
+	pool       *pool
+	request    Request
+	candidates []int32 // entries that may serve the request; after score, those with the best fit
+	cached     []int64 // by entry: tokens of the prompt that are cached there
+	costs      []int64 // of candidates, in the same order, after score
+	longest    int64   // context of the workers with the request's digest and class, including those that have failed it
+	reach      int64   // as in Choice
 }
 
 var works = sync.Pool{New: func() any { return &work{} }}
 
-// forget lets go of what the decision was about.
-func (w *work) forget() { w.pool, w.request, w.longest, w.reach = nil, Request{}, 0, 0 }
+// reset drops the references to the request and the snapshot.
+func (w *work) reset() { w.pool, w.request, w.longest, w.reach = nil, Request{}, 0, 0 }
 
-// filter sets able; the error says why nobody is.
+// filter sets candidates. It returns an error if no worker is one.
 func (w *work) filter(s *Snapshot) error {
 	r := &w.request
-	w.able = w.able[:0]
+	w.candidates = w.candidates[:0]
 	digest, class := int32(-1), int32(-1) // any
 	if r.Digest != "" {
 		if digest = int32(slices.Index(w.pool.digests, r.Digest)); digest < 0 {
@@ -83,41 +84,42 @@ func (w *work) filter(s *Snapshot) error {
 		if e.context > w.longest && !slices.Contains(r.Unloaded, e.id) {
 			w.longest = e.context
 		}
-		if !r.passes(e.id) {
-			w.able = append(w.able, int32(i))
+		if !r.skips(e.id) {
+			w.candidates = append(w.candidates, int32(i))
 		}
 	}
-	if len(w.able) == 0 {
-		return w.nobody(s)
+	if len(w.candidates) == 0 {
+		return w.noCandidate(s)
 	}
-	return w.fit(s)
+	return w.filterContext(s)
 }
 
-// fit removes from able the workers whose context is too short; a context that is not known is long enough. The longest context counts
-// even if its workers have failed the request: a shorter answer elsewhere would be another answer. A prompt that fits no context goes to
-// a worker with the longest one, which refuses it with the exact length.
-func (w *work) fit(s *Snapshot) error {
+// filterContext removes the candidates whose context is too short. A context that is not known is
+// long enough. The longest context counts even if its workers have failed the request, because a
+// worker with a shorter one would give a shorter answer, which is another answer. A prompt that
+// fits no context goes to a worker with the longest one, which refuses it with the exact length.
+func (w *work) filterContext(s *Snapshot) error {
 	needs := w.request.context(w.longest)
 	if needs <= w.pool.shortest || w.pool.shortest == 0 {
 		return nil
 	}
-	before := len(w.able)
-	w.able = slices.DeleteFunc(w.able, func(i int32) bool {
+	before := len(w.candidates)
+	w.candidates = slices.DeleteFunc(w.candidates, func(i int32) bool {
 		context := w.pool.entries[i].context
 		return context != 0 && context < needs
 	})
-	if len(w.able) < before {
+	if len(w.candidates) < before {
 		w.reach = needs
 	}
-	if len(w.able) == 0 {
+	if len(w.candidates) == 0 {
 		return w.tooShort(s, needs)
 	}
 	return nil
 }
 
-// nobody says why no worker that has not been tried is able.
-func (w *work) nobody(s *Snapshot) error {
-	err := w.absence(s)
+// noCandidate returns the refusal of a request that no worker may serve which has not failed it.
+func (w *work) noCandidate(s *Snapshot) error {
+	err := w.mismatch(s)
 	var refusal *Refusal
 	if w.request.Context > 0 && errors.As(err, &refusal) {
 		refusal.Unready = w.unready(s, w.request.Context)
@@ -125,7 +127,7 @@ func (w *work) nobody(s *Snapshot) error {
 	return err
 }
 
-func (w *work) absence(s *Snapshot) error {
+func (w *work) mismatch(s *Snapshot) error {
 	r := &w.request
 	switch digests := w.digests(); {
 	case len(digests) == 0:
@@ -136,11 +138,11 @@ func (w *work) absence(s *Snapshot) error {
 	return otherClass(r)
 }
 
-// digests are those of the workers that have not been tried, sorted.
+// digests returns those of the workers that have not failed the request, sorted.
 func (w *work) digests() (all []string) {
 	for i := range w.pool.entries {
 		e := &w.pool.entries[i]
-		if !w.request.passes(e.id) && !slices.Contains(all, e.model.Digest) {
+		if !w.request.skips(e.id) && !slices.Contains(all, e.model.Digest) {
 			all = append(all, e.model.Digest)
 		}
 	}
@@ -148,42 +150,42 @@ func (w *work) digests() (all []string) {
 	return all
 }
 
-// look sets cached.
-func (w *work) look() {
+// lookUpPrefixes sets cached.
+func (w *work) lookUpPrefixes() {
 	w.cached = append(w.cached[:0], make([]int64, len(w.pool.entries))...)
 	if len(w.request.Keys) == 0 {
 		return
 	}
-	for _, c := range w.pool.cached {
-		l := lookup{mapping: c, keys: w.request.Keys, out: w.cached}
+	for _, m := range w.pool.cached {
+		l := lookup{mapping: m, keys: w.request.Keys, out: w.cached}
 		l.run()
 	}
 }
 
-// weigh leaves in able those with the best room, and sets their costs.
-func (w *work) weigh() (is room) {
-	is = none
-	best := w.able[:0]
-	for _, i := range w.able {
+// score reduces candidates to those with the best fit, sets their costs and returns that fit.
+func (w *work) score() (best fit) {
+	best = fitFull
+	kept := w.candidates[:0]
+	for _, i := range w.candidates {
 		e := &w.pool.entries[i]
-		has := e.roomFor(&w.request, w.cached[i])
-		if has > is || has == none {
+		f := e.fitOf(&w.request, w.cached[i])
+		if f > best || f == fitFull {
 			continue
 		}
-		if has < is {
-			is, best, w.costs = has, best[:0], w.costs[:0]
+		if f < best {
+			best, kept, w.costs = f, kept[:0], w.costs[:0]
 		}
-		best, w.costs = append(best, i), append(w.costs, e.cost(&w.request, w.cached[i]))
+		kept, w.costs = append(kept, i), append(w.costs, e.cost(&w.request, w.cached[i]))
 	}
-	w.able = best
-	return is
+	w.candidates = kept
+	return best
 }
 
-// pointed is who of able the routing key points to: the highest of the hashes of the key and a worker's id, so that a worker that
-// comes or goes moves no keys but its own.
-func (w *work) pointed() (entry int32) {
+// byRoutingKey returns the candidate with the highest hash of the routing key and its id
+// (rendezvous hashing): a worker that joins or leaves moves only the keys that it serves.
+func (w *work) byRoutingKey() (entry int32) {
 	key, highest := hashOf(w.request.RoutingKey), uint64(0)
-	for _, i := range w.able {
+	for _, i := range w.candidates {
 		if h := mix(key ^ w.pool.entries[i].hash); h >= highest {
 			entry, highest = i, h
 		}
@@ -191,12 +193,13 @@ func (w *work) pointed() (entry int32) {
 	return entry
 }
 
-// cheapest is, of two drawn from those of able with about the lowest cost, the one that has fewer tokens to compute. Schedulers that
-// see the same fleet do not thereby all choose the same.
+// cheapest draws two of the candidates whose cost is about the lowest, and returns the one with
+// fewer outstanding tokens (the power of two choices). The draw keeps several schedulers, which see
+// the same fleet, from choosing the same worker.
 func (w *work) cheapest() (entry int32) {
-	bound := slices.Min(w.costs) + alike
-	equal := w.able[:0]
-	for n, i := range w.able {
+	bound := slices.Min(w.costs) + costTolerance
+	equal := w.candidates[:0]
+	for n, i := range w.candidates {
 		if w.costs[n] <= bound {
 			equal = append(equal, i)
 		}

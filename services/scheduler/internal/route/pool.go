@@ -2,17 +2,19 @@ package route
 
 import "slices"
 
-// pool is the workers that serve one model.
+// pool holds the workers that serve one model.
 type pool struct {
 	entries []entry // by index
 	digests []string
 	classes []string
-	cached  []mapping // one for each digest whose workers tell of cached prefixes
-	// shortest is the shortest context of all entries that report one; 0: none does. What fits it fits every entry.
+	cached  []mapping // one for each digest whose workers report cached prefixes
+	// shortest is the shortest known context of all entries; 0: none is known. A request that fits it
+	// fits every entry.
 	shortest int64
 }
 
-// entry is one worker that serves the model, with what a decision reads of it side by side.
+// entry is one worker that serves the model. A decision reads its fields together, so they are
+// copied here from several places.
 type entry struct {
 	load   *ModelLoad
 	worker *Load
@@ -20,61 +22,61 @@ type entry struct {
 	id     string
 	hash   uint64 // of id
 
-	places, context, cache int64 // as in Model; 0 is not known
-	company                int64 // what a running sequence costs who joins it, in 1/256 tokens
+	slots, context, cache int64 // as in Model; 0: not known
+	batchCost             int64 // cost of each running sequence to a new one, in 1/256 tokens
 
 	index         int32 // in Snapshot.Workers
 	digest, class int32 // in pool
 }
 
-// mapping finds the entries of an index's slots.
+// mapping finds the entries of an index's members.
 type mapping struct {
-	index *Index
-	slots []int32 // by slot: the entry and 1; 0: none
+	index   *Index
+	entries []int32 // by member: the entry plus 1; 0: none
 }
 
-// add takes a worker in.
+// add adds a worker.
 func (p *pool) add(index int, w *Worker, m *Model) {
 	e := entry{
 		load: w.Load.Of(m.Name), worker: w.Load, model: m, id: w.ID, hash: hashOf(w.ID),
-		places: m.MaxSequences, context: m.ContextLength, cache: m.CacheTokens, index: int32(index),
-		digest: number(&p.digests, m.Digest), class: number(&p.classes, m.ClassID),
+		slots: m.MaxSequences, context: m.ContextLength, cache: m.CacheTokens, index: int32(index),
+		digest: indexOf(&p.digests, m.Digest), class: indexOf(&p.classes, m.ClassID),
 	}
-	e.company = fullBatch << 8 / unknownPlaces
-	if e.places > 0 {
-		e.company = fullBatch << 8 / e.places
+	e.batchCost = fullBatch << 8 / unknownSlots
+	if e.slots > 0 {
+		e.batchCost = fullBatch << 8 / e.slots
 	}
 	if e.context > 0 && (p.shortest == 0 || e.context < p.shortest) {
 		p.shortest = e.context
 	}
 	p.entries = append(p.entries, e)
-	x, slot := m.Prefixes.place()
+	x, member := m.Prefixes.member()
 	if x == nil {
 		return
 	}
-	at := slices.IndexFunc(p.cached, func(c mapping) bool { return c.index == x })
-	if at < 0 {
-		at = len(p.cached)
-		p.cached = append(p.cached, mapping{index: x, slots: make([]int32, 0, cap(p.entries))})
+	i := slices.IndexFunc(p.cached, func(c mapping) bool { return c.index == x })
+	if i < 0 {
+		i = len(p.cached)
+		p.cached = append(p.cached, mapping{index: x, entries: make([]int32, 0, cap(p.entries))})
 	}
-	c := &p.cached[at]
-	for len(c.slots) <= slot {
-		c.slots = append(c.slots, 0)
+	c := &p.cached[i]
+	for len(c.entries) <= member {
+		c.entries = append(c.entries, 0)
 	}
-	c.slots[slot] = int32(len(p.entries))
+	c.entries[member] = int32(len(p.entries))
 }
 
-// number is the place of a name in a list, where it is added if it is not there.
-func number(names *[]string, name string) int32 {
-	at := slices.Index(*names, name)
-	if at < 0 {
-		at = len(*names)
+// indexOf returns the index of a name in a list, and appends it if it is not there.
+func indexOf(names *[]string, name string) int32 {
+	i := slices.Index(*names, name)
+	if i < 0 {
+		i = len(*names)
 		*names = append(*names, name)
 	}
-	return int32(at)
+	return int32(i)
 }
 
-// pool is the workers that serve a model, or nil.
+// pool returns the workers that serve a model, or nil.
 func (s *Snapshot) pool(model string) *pool {
 	if s.pools != nil {
 		return s.pools[model]

@@ -3,99 +3,105 @@ package route
 import "sync"
 
 const (
-	// MaxPrefixes is how many keys of one model on one worker are kept: several times what the cache of the largest device has. A
-	// key that is told beyond it is left out: its worker then counts as one that has not cached it.
+	// MaxPrefixes bounds the keys of one model on one worker: several times as many as the cache of
+	// the largest device holds. Keys beyond it count as not cached.
 	MaxPrefixes = 1 << 18
-	// maxExpected bounds the keys that a worker is expected to tell of: those of the last requests that it was given.
+	// maxExpected bounds the keys that a worker is expected to report: those of its last requests.
 	maxExpected = 1 << 11
 )
 
-// Prefixes are the keys of a model's cached prefixes on one worker: those that the worker has told of, and those of requests that
-// it was just given, which it will have. They change while a snapshot that points to them stays: what is cached is a hint. Safe for
-// concurrent use; the zero value is empty and in no index, and nil stays empty.
+// Prefixes are the keys of a model's cached prefixes on one worker: those that the worker has
+// reported, and those of requests that it was just given, which it will have. The latter make a
+// burst of equal prompts hit one worker before that has reported anything.
+//
+// Prefixes change while a snapshot points to them, because they are only a hint. They are safe
+// for concurrent use. The zero value is empty and in no index, and nil stays empty.
 type Prefixes struct {
-	index   *Index
-	slot    int
-	dropped func()
+	index  *Index
+	number int // as a member of index; -1: none
+	onDrop func()
 
-	mu       sync.RWMutex
-	told     map[uint64]struct{} // guarded by mu
-	expected map[uint64]struct{} // guarded by mu; none of told
-	order    []uint64            // guarded by mu; of expected, a ring; others may be among them
-	next     int                 // guarded by mu; in order
-	over     bool                // guarded by mu; dropped
+	mu struct {
+		sync.RWMutex
+		reported map[uint64]struct{}
+		expected map[uint64]struct{} // disjoint from reported
+		order    []uint64            // a ring of expected keys, by age; it may contain removed ones
+		next     int                 // the oldest in order
+		dropped  bool
+	}
 }
 
-// newPrefixes makes an empty set; dropped is called when it is dropped.
-func newPrefixes(x *Index, dropped func()) *Prefixes {
-	return &Prefixes{index: x, slot: x.take(), dropped: dropped}
+// newPrefixes returns an empty set. It calls onDrop when it is dropped.
+func newPrefixes(x *Index, onDrop func()) *Prefixes {
+	return &Prefixes{index: x, number: x.join(), onDrop: onDrop}
 }
 
-// Change takes keys out and then puts keys in, as the worker tells.
+// Change removes keys and then adds keys, as the worker reports.
 func (p *Prefixes) Change(added, removed []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
+	if p.mu.dropped {
 		return
 	}
 	for _, key := range removed {
-		if _, there := p.told[key]; there {
-			delete(p.told, key)
-			p.leave(key)
+		if _, found := p.mu.reported[key]; found {
+			delete(p.mu.reported, key)
+			p.removeFromIndex(key)
 		}
-		p.forget(key)
+		p.unexpectLocked(key)
 	}
-	if p.told == nil {
-		p.told = make(map[uint64]struct{}, len(added))
+	if p.mu.reported == nil {
+		p.mu.reported = make(map[uint64]struct{}, len(added))
 	}
 	for _, key := range added {
-		if _, there := p.told[key]; there {
+		if _, found := p.mu.reported[key]; found {
 			continue
 		}
-		if len(p.told) >= MaxPrefixes {
+		if len(p.mu.reported) >= MaxPrefixes {
 			return
 		}
-		if _, there := p.expected[key]; there {
-			delete(p.expected, key) // it is in the index
-		} else if !p.enter(key) {
+		if _, found := p.mu.expected[key]; found {
+			delete(p.mu.expected, key) // it stays in the index
+		} else if !p.addToIndex(key) {
 			continue
 		}
-		p.told[key] = struct{}{}
+		p.mu.reported[key] = struct{}{}
 	}
 }
 
-// Expect says that the worker will have keys: it was given a request that begins so. A newer request may push them out.
+// Expect adds keys that the worker will have, because it was given a request with that prompt.
+// Newer requests displace the oldest.
 func (p *Prefixes) Expect(keys []Key) {
 	if p == nil || len(keys) == 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over || p.index == nil {
+	if p.mu.dropped || p.index == nil {
 		return
 	}
-	if p.expected == nil {
-		p.expected = map[uint64]struct{}{}
+	if p.mu.expected == nil {
+		p.mu.expected = map[uint64]struct{}{}
 	}
 	for _, k := range keys {
-		if _, there := p.told[k.Key]; there {
+		if _, found := p.mu.reported[k.Key]; found {
 			continue
 		}
-		if _, there := p.expected[k.Key]; there || !p.enter(k.Key) {
+		if _, found := p.mu.expected[k.Key]; found || !p.addToIndex(k.Key) {
 			continue
 		}
-		p.expected[k.Key] = struct{}{}
-		if len(p.order) < maxExpected {
-			p.order = append(p.order, k.Key)
+		p.mu.expected[k.Key] = struct{}{}
+		if len(p.mu.order) < maxExpected {
+			p.mu.order = append(p.mu.order, k.Key)
 			continue
 		}
-		p.forget(p.order[p.next])
-		p.order[p.next] = k.Key
-		p.next = (p.next + 1) % maxExpected
+		p.unexpectLocked(p.mu.order[p.mu.next])
+		p.mu.order[p.mu.next] = k.Key
+		p.mu.next = (p.mu.next + 1) % maxExpected
 	}
 }
 
-// Unexpect takes an Expect back: the worker has computed nothing of the request.
+// Unexpect reverses an Expect, because the worker has computed nothing of the request.
 func (p *Prefixes) Unexpect(keys []Key) {
 	if p == nil || len(keys) == 0 {
 		return
@@ -103,66 +109,67 @@ func (p *Prefixes) Unexpect(keys []Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, k := range keys {
-		p.forget(k.Key)
+		p.unexpectLocked(k.Key)
 	}
 }
 
-// forget takes a key out of those expected.
-func (p *Prefixes) forget(key uint64) {
-	if _, there := p.expected[key]; there {
-		delete(p.expected, key)
-		p.leave(key)
+// unexpectLocked removes an expected key.
+func (p *Prefixes) unexpectLocked(key uint64) {
+	if _, found := p.mu.expected[key]; found {
+		delete(p.mu.expected, key)
+		p.removeFromIndex(key)
 	}
 }
 
-// Drop takes the set out of its index: the worker is not followed any more, or tells everything anew.
+// Drop removes the set from its index, because the worker is not followed any more, or reports all
+// its keys again.
 func (p *Prefixes) Drop() {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
+	if p.mu.dropped {
 		return
 	}
-	p.over = true
-	for key := range p.told {
-		p.leave(key)
+	p.mu.dropped = true
+	for key := range p.mu.reported {
+		p.removeFromIndex(key)
 	}
-	for key := range p.expected {
-		p.leave(key)
+	for key := range p.mu.expected {
+		p.removeFromIndex(key)
 	}
-	p.told, p.expected, p.order = nil, nil, nil
-	if p.index != nil && p.slot >= 0 {
-		p.index.give(p.slot)
+	p.mu.reported, p.mu.expected, p.mu.order = nil, nil, nil
+	if p.index != nil && p.number >= 0 {
+		p.index.leave(p.number)
 	}
-	if p.dropped != nil {
-		p.dropped()
-	}
-}
-
-// enter puts a key into the index; false: there is no room.
-func (p *Prefixes) enter(key uint64) bool {
-	return p.index == nil || p.slot >= 0 && p.index.add(key, uint16(p.slot))
-}
-
-// leave takes a key out of the index.
-func (p *Prefixes) leave(key uint64) {
-	if p.index != nil && p.slot >= 0 {
-		p.index.remove(key, uint16(p.slot))
+	if p.onDrop != nil {
+		p.onDrop()
 	}
 }
 
-// place is where the set is in its index; nil: nowhere.
-func (p *Prefixes) place() (x *Index, slot int) {
-	if p == nil || p.index == nil || p.slot < 0 {
+// addToIndex adds a key to the index. It returns false if the index is full.
+func (p *Prefixes) addToIndex(key uint64) bool {
+	return p.index == nil || p.number >= 0 && p.index.add(key, uint16(p.number))
+}
+
+// removeFromIndex removes a key from the index.
+func (p *Prefixes) removeFromIndex(key uint64) {
+	if p.index != nil && p.number >= 0 {
+		p.index.remove(key, uint16(p.number))
+	}
+}
+
+// member returns the index and the set's number in it; nil: it is in none.
+func (p *Prefixes) member() (x *Index, number int) {
+	if p == nil || p.index == nil || p.number < 0 {
 		return nil, 0
 	}
-	return p.index, p.slot
+	return p.index, p.number
 }
 
-// Longest looks for the keys of a request's prefixes, given from the shortest to the longest, and returns the number of the
-// longest that the worker has told of, from 1; 0: none is.
+// Longest returns the number, from 1, of the longest key that the worker has reported; 0: none. The
+// keys of a request must be in order, the shortest prefix first.
 func (p *Prefixes) Longest(keys []uint64) int {
 	if p == nil {
 		return 0
@@ -170,19 +177,19 @@ func (p *Prefixes) Longest(keys []uint64) int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for i := len(keys); i > 0; i-- {
-		if _, cached := p.told[keys[i-1]]; cached {
+		if _, cached := p.mu.reported[keys[i-1]]; cached {
 			return i
 		}
 	}
 	return 0
 }
 
-// Len is the number of keys that the worker has told of.
+// Len returns how many keys the worker has reported.
 func (p *Prefixes) Len() int {
 	if p == nil {
 		return 0
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return len(p.told)
+	return len(p.mu.reported)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheLongestCachedPrefixIsFound(t *testing.T) {
+func TestLongestFindsTheLongestPrefix(t *testing.T) {
 	p := &Prefixes{}
 	p.Change([]uint64{1, 2, 3, 5}, nil)
 	for name, tc := range map[string]struct {
@@ -24,7 +24,7 @@ func TestTheLongestCachedPrefixIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, p.Longest(tc.keys)) })
 	}
 	p.Change([]uint64{9, 2}, []uint64{1, 2, 77})
-	require.Equal(t, 4, p.Len(), "2 went and came again")
+	require.Equal(t, 4, p.Len(), "2 was removed and added again")
 	require.Equal(t, 1, p.Longest([]uint64{2, 1}))
 	require.Zero(t, (*Prefixes)(nil).Longest([]uint64{1}))
 	require.Zero(t, (*Prefixes)(nil).Len())
@@ -39,10 +39,10 @@ func TestPrefixesAreBounded(t *testing.T) {
 	p.Change(keys, nil)
 	require.Equal(t, MaxPrefixes, p.Len())
 	p.Change([]uint64{1 << 40}, keys[:5])
-	require.Equal(t, MaxPrefixes-4, p.Len(), "what goes makes room")
+	require.Equal(t, MaxPrefixes-4, p.Len(), "a removed key makes room")
 }
 
-func TestPrefixesMayBeReadWhileTheyChange(t *testing.T) {
+func TestPrefixesAreSafeForConcurrentUse(t *testing.T) {
 	p := &Prefixes{}
 	var work sync.WaitGroup
 	for worker := range 4 {
@@ -58,7 +58,7 @@ func TestPrefixesMayBeReadWhileTheyChange(t *testing.T) {
 	require.LessOrEqual(t, p.Len(), 50)
 }
 
-func TestExpectedPrefixesGiveWayToNewerOnes(t *testing.T) {
+func TestNewerPrefixesDisplaceExpectedOnes(t *testing.T) {
 	var indexes Indexes
 	p := indexes.Prefixes("m", "d")
 	keys := make([]Key, maxExpected+10)
@@ -67,13 +67,13 @@ func TestExpectedPrefixesGiveWayToNewerOnes(t *testing.T) {
 	}
 	p.Expect(keys)
 	require.EqualValues(t, maxExpected, indexes.Len())
-	require.Zero(t, p.Len(), "none was told")
+	require.Zero(t, p.Len(), "none was reported")
 	p.Change([]uint64{20, 30}, nil)
-	require.EqualValues(t, maxExpected, indexes.Len(), "what is told was expected")
+	require.EqualValues(t, maxExpected, indexes.Len(), "reported keys were expected")
 	p.Change(nil, []uint64{20, 40})
-	require.EqualValues(t, maxExpected-2, indexes.Len(), "what is lost is not expected either")
+	require.EqualValues(t, maxExpected-2, indexes.Len(), "a removed key is no longer expected")
 	p.Unexpect(keys)
-	require.EqualValues(t, 1, indexes.Len(), "what was told stays")
+	require.EqualValues(t, 1, indexes.Len(), "reported keys stay")
 	(*Prefixes)(nil).Expect(keys)
 	(*Prefixes)(nil).Unexpect(keys)
 	(*Prefixes)(nil).Drop()

@@ -2,5 +2,5 @@
 
 package route_test
 
-// raced is whether the race detector watches the test.
+// raced reports whether the test runs with the race detector.
 const raced = true

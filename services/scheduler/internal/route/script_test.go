@@ -14,34 +14,34 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// A script is lines of commands; the line after a pick, "-> ...", is its outcome, and -update rewrites it.
+// TestScripts plays golden scripts. A script is lines of commands. The line "-> ..." after a pick
+// is its outcome, and -update rewrites it.
 //
 //	fleet known|unknown
-//	worker ID [lost] [state=S] [model=NAME:DIGEST:CLASS:ready|loading]... [context=N] [places=N] [cache=N] [free=N] [file=NAME]...
+//	worker ID [lost] [state=S] [model=NAME:DIGEST:CLASS:ready|loading]... [context=N] [places=N]
+//	       [cache=N] [free=N] [file=NAME]...
 //	gone ID
 //	report ID [sequences=N] [waiting=N] [stalled=N] [prefill=N]     of model m
-//	told ID [add=K,...] [remove=K,...]       of model m
-//	pick MODEL [digest=D] [class=C] [prompt=N] [length=N|all] [atleast=N] [tokens=N] [sequences=N] [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]...
-//	     [max=N] [tie=N]
-//	started ID, end ID                       of the oldest request there
-//
-// and those of vectors_test.go
+//	told ID [add=K,...] [remove=K,...]       reported prefix keys of model m
+//	pick MODEL [digest=D] [class=C] [prompt=N] [length=N|all] [atleast=N] [tokens=N] [sequences=N]
+//	     [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]... [max=N] [tie=N]
+//	started ID, end ID                       for the oldest request there
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T, text string) string {
 		t.Helper()
-		return (&player{T: t, s: route.Snapshot{Known: true}, taken: map[string][]*route.Choice{}}).play(text)
+		return (&player{T: t, s: route.Snapshot{Known: true}, reserved: map[string][]*route.Choice{}}).play(text)
 	})
 }
 
 // player plays one script.
 type player struct {
 	*testing.T
-	s       route.Snapshot
-	taken   map[string][]*route.Choice // by worker, the oldest first
-	indexes route.Indexes
+	s        route.Snapshot
+	reserved map[string][]*route.Choice // by worker, the oldest first
+	indexes  route.Indexes
 }
 
-// play runs a script and returns it with the outcomes that are.
+// play runs a script and returns it with its outcomes.
 func (p *player) play(script string) string {
 	p.Helper()
 	var out strings.Builder
@@ -63,19 +63,19 @@ func (p *player) play(script string) string {
 		case "gone":
 			p.s.Workers = slices.DeleteFunc(p.s.Workers, func(w route.Worker) bool { return w.ID == words[1] })
 		case "report":
-			p.find(words[1]).Load.Of("m").Reported(route.Report{Running: p.number(o, "sequences"), Waiting: p.number(o, "waiting"),
+			p.find(words[1]).Load.Of("m").SetReport(route.Report{Running: p.number(o, "sequences"), Waiting: p.number(o, "waiting"),
 				Stalled: p.number(o, "stalled"), Prefill: p.number(o, "prefill")})
 		case "told":
 			p.find(words[1]).Models[0].Prefixes.Change(p.numbers(o, "add"), p.numbers(o, "remove"))
 		case "started":
-			p.taken[words[1]][0].Started()
+			p.reserved[words[1]][0].Started()
 		case "end":
-			p.taken[words[1]][0].End()
-			p.taken[words[1]] = p.taken[words[1]][1:]
+			p.reserved[words[1]][0].End()
+			p.reserved[words[1]] = p.reserved[words[1]][1:]
 		case "pick":
 			fmt.Fprintf(&out, "-> %s\n", p.pick(words[1], o))
 		default:
-			out.WriteString(p.vectors(words, o))
+			require.FailNow(p, "unknown command", words)
 		}
 	}
 	return out.String()
@@ -100,7 +100,7 @@ func (p *player) pick(model string, o map[string][]string) string {
 	c, err := route.Pick(&s, r)
 	if err != nil {
 		var refusal *route.Refusal
-		require.True(p, errors.Is(err, route.ErrWorkersFull) || errors.Is(err, route.ErrTight) || errors.As(err, &refusal) && errors.Is(err, refusal.Err))
+		require.True(p, errors.Is(err, route.ErrWorkersFull) || errors.Is(err, route.ErrTooLarge) || errors.As(err, &refusal) && errors.Is(err, refusal.Err))
 		if refusal != nil && refusal.Loadable {
 			later := ""
 			if refusal.Returns {
@@ -110,9 +110,9 @@ func (p *player) pick(model string, o map[string][]string) string {
 		}
 		return err.Error()
 	}
-	require.True(p, c.Take())
+	require.True(p, c.Reserve())
 	w := &s.Workers[c.Index]
-	p.taken[w.ID] = append(p.taken[w.ID], &c)
+	p.reserved[w.ID] = append(p.reserved[w.ID], &c)
 	m := w.Load.Of(model)
 	return fmt.Sprintf("%s has %d cached, now %d sequences and %d of others, %d prompt tokens", w.ID, c.Cached,
 		m.Sequences(), m.Foreign(), m.Prefill())
@@ -178,7 +178,7 @@ func one(o map[string][]string, key string) string {
 	return o[key][0]
 }
 
-// length is the longest sequence of a request: its prompt's where it is not stated.
+// length returns the longest sequence of a request, which is its prompt's by default.
 func (p *player) length(o map[string][]string) int64 {
 	p.Helper()
 	switch one(o, "length") {

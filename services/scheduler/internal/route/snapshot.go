@@ -2,21 +2,21 @@ package route
 
 import "slices"
 
-// Snapshot is the fleet at one moment. It is immutable, the Loads and Prefixes it points to aside.
+// Snapshot is the fleet at one moment. It is immutable, except for the Loads and Prefixes that it
+// points to.
 type Snapshot struct {
-	// Known is whether every configured worker has reported or failed to answer once: before that, nothing may be
-	// concluded from what is missing.
+	// Known means that every configured worker has reported, or failed to answer, once. Before
+	// that, a worker that is missing may exist.
 	Known bool
 	// Workers are sorted by address; no two that are Connected have the same ID.
 	Workers []Worker
 
-	pools   map[string]*pool   // by model; nil in a snapshot that NewSnapshot has not made
-	shelves map[string][]shelf // by codebook; as pools
+	pools map[string]*pool // by model; nil if NewSnapshot did not make the snapshot
 }
 
-// NewSnapshot makes a snapshot in which Pick finds the workers of a model at once. It keeps workers.
+// NewSnapshot returns a snapshot with an index of workers by model. The snapshot owns workers.
 func NewSnapshot(known bool, workers []Worker) Snapshot {
-	s := Snapshot{Known: known, Workers: workers, pools: map[string]*pool{}, shelves: shelves(workers)}
+	s := Snapshot{Known: known, Workers: workers, pools: map[string]*pool{}}
 	for i := range workers {
 		w := &workers[i]
 		if !w.Serves() {
@@ -36,27 +36,26 @@ func NewSnapshot(known bool, workers []Worker) Snapshot {
 	return s
 }
 
-// Worker is one worker as it last reported.
+// Worker is the last report of one worker.
 type Worker struct {
 	// ID is empty until its first report.
 	ID      string
 	Address string
-	// Connected is whether its reports arrive; the rest is the last report, also when they do not.
+	// Connected means that its reports arrive. If not, the other fields are those of the last report.
 	Connected bool
 	State     State
 	Models    []Model
-	// Files are the names of model files that it could load or has loaded, Unusable those of files that it cannot load.
+	// Files are the names of model files that it could load or has loaded, Unusable those that it
+	// cannot load.
 	Files, Unusable []string
-	// Vectors is nil where the worker has none.
-	Vectors *Vectors
 	// Load is never nil.
 	Load *Load
 }
 
-// State is what a worker can do.
+// State is the state of a worker.
 type State uint8
 
-// States of a worker. Ready and Degraded ones serve.
+// States of a worker. It serves requests if it is Ready or Degraded.
 const (
 	Starting State = iota
 	Ready
@@ -65,21 +64,21 @@ const (
 	NotReady
 )
 
-// Serves reports whether new requests may go there.
+// Serves reports whether the worker accepts new requests.
 func (w *Worker) Serves() bool { return w.Connected && (w.State == Ready || w.State == Degraded) }
 
-// Serving is whether it served a model by its last report.
+// Serving reports whether the worker served a model by its last report.
 func (w *Worker) Serving(model string) bool {
 	m := w.model(model)
 	return m != nil && m.Ready
 }
 
-// Has is whether it has a model, in memory, on its way there, or on disk.
+// Has reports whether the worker has a model in memory, loads or unloads it, or has its file.
 func (w *Worker) Has(model string) bool {
 	return w.model(model) != nil || slices.Contains(w.Files, model)
 }
 
-// model is the worker's model of that name, or nil.
+// model returns the worker's model with a name, or nil.
 func (w *Worker) model(name string) *Model {
 	for i := range w.Models {
 		if w.Models[i].Name == name {
@@ -89,24 +88,24 @@ func (w *Worker) model(name string) *Model {
 	return nil
 }
 
-// Model is a model in a worker's memory, or on the way there or out.
+// Model is a model that a worker has in memory, loads or unloads.
 type Model struct {
 	Name string
-	// Digest is empty while loading.
+	// Digest is empty while the model loads.
 	Digest string
-	// Ready is whether it serves.
+	// Ready means that the model serves requests.
 	Ready bool
 	// ClassID is the class of this model on this worker.
 	ClassID string
-	// ContextLength is the longest sequence in tokens; 0 is not known.
+	// ContextLength is the longest sequence in tokens; 0: not known.
 	ContextLength int64
-	// MaxSequences is how many sequences it computes at once; 0 is not known.
+	// MaxSequences is the number of slots: sequences that are computed at once; 0: not known.
 	MaxSequences int64
-	// CacheTokens is how many tokens its KV cache holds, FreeTokens how many of them are free or hold cached prefixes only.
-	// CacheTokens 0: neither is known.
+	// CacheTokens is how many tokens the KV cache holds, FreeTokens how many of them are free or
+	// hold only cached prefixes. CacheTokens 0: neither is known.
 	CacheTokens, FreeTokens int64
-	// PrefillRate is the prompt tokens that it computed a second when it last computed any; 0 is not known.
+	// PrefillRate is the last measured rate of prompt tokens a second; 0: not known.
 	PrefillRate float64
-	// Prefixes are the cached ones; nil: none were told. Only the worker's present connection tells of them.
+	// Prefixes are the cached prefixes; nil: none were reported over the worker's current connection.
 	Prefixes *Prefixes
 }

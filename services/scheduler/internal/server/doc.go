@@ -1,8 +1,9 @@
-// Package server is the scheduler's face: InferenceService, ModelService, FleetService and VectorService over a fleet.
+// Package server implements the scheduler's services: InferenceService, ModelService and
+// FleetService over a fleet.
 //
-// New takes a fleet, a relay and a loader; Register puts the services on a server. A handler checks what the scheduler itself
-// needs of a request, gives it to the relay, the loader, package vectors or a worker, and passes on what workers say; statuses come from package
-// fault.
+// New takes a fleet, a relay and a loader; Register registers the services on a gRPC server. A
+// handler checks the fields of a request that the scheduler itself uses, passes it to the relay,
+// the loader or a worker, and forwards their answers. Statuses come from package rpcstatus.
 //
-// It tokenises nothing, keeps no state between calls, and knows no engine.
+// The package tokenizes nothing and keeps no state between calls.
 package server

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-func TestADrainedWorkerGetsNothingNewUntilItIsUndrained(t *testing.T) {
+func TestDrainedWorkerGetsNoNewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -55,7 +55,7 @@ func TestADrainedWorkerGetsNothingNewUntilItIsUndrained(t *testing.T) {
 	})
 }
 
-func TestADrainThatCannotBeIsRefused(t *testing.T) {
+func TestInvalidDrainIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i", "m")
 		w.OnDrain = func(*pb.DrainRequest) error {
@@ -90,7 +90,7 @@ func TestADrainThatCannotBeIsRefused(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatFreezesWhileItIsToldToDrainIsLost(t *testing.T) {
+func TestDrainOfAFrozenWorkerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i", "m")
 		var p *workertest.Process
@@ -106,8 +106,9 @@ func TestAWorkerThatFreezesWhileItIsToldToDrainIsLost(t *testing.T) {
 	})
 }
 
-// What is left at the bound of a drain is ended by its worker; a stream that found no place elsewhere until then waits for one.
-func TestWhatIsLeftAtTheBoundOfADrainGoesOnElsewhere(t *testing.T) {
+// The worker ends the streams that are left at the deadline of a drain. A stream that found no slot
+// elsewhere until then waits for one.
+func TestDrainDeadlineMovesStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()

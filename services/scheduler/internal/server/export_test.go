@@ -2,8 +2,11 @@ package server
 
 import "github.com/millrace/millrace/services/scheduler/internal/fleet"
 
-// Fingerprint is what WatchFleet compares.
-func Fingerprint(members []fleet.Member) string { return fingerprint(members) }
+// Fingerprint exports Server.fingerprint.
+func Fingerprint(members []fleet.Member) string {
+	s := &Server{others: func(*fleet.Member) int64 { return 0 }}
+	return s.fingerprint(members)
+}
 
-// Ended is ended.
-var Ended = ended
+// FinishedOutputs exports finishedOutputs.
+var FinishedOutputs = finishedOutputs

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 )
 
-// fleetOf is a fleet of n members.
+// fleetOf returns n members.
 func fleetOf(n int) []fleet.Member {
 	members := make([]fleet.Member, n)
 	for i := range members {
@@ -22,11 +22,11 @@ func fleetOf(n int) []fleet.Member {
 	return members
 }
 
-func TestAFingerprintCostsAsMuchAsTheFleetIsLarge(t *testing.T) {
+func TestFingerprintCostIsLinear(t *testing.T) {
 	cost := func(n int) uint64 {
 		members := fleetOf(n)
 		least := uint64(math.MaxUint64)
-		for range 5 { // the runtime counts what others allocate meanwhile, too
+		for range 5 { // the runtime also counts allocations of other goroutines
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			require.NotEmpty(t, server.Fingerprint(members))
@@ -38,7 +38,7 @@ func TestAFingerprintCostsAsMuchAsTheFleetIsLarge(t *testing.T) {
 	require.Less(t, cost(4000), 8*cost(1000), "bytes allocated for four times the members")
 }
 
-func TestAFingerprintDiffersWhenSomethingChanges(t *testing.T) {
+func TestFingerprintChangesWithTheFleet(t *testing.T) {
 	base := server.Fingerprint(fleetOf(3))
 	require.Equal(t, base, server.Fingerprint(fleetOf(3)))
 	for name, change := range map[string]func([]fleet.Member) []fleet.Member{
@@ -49,5 +49,5 @@ func TestAFingerprintDiffersWhenSomethingChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.NotEqual(t, base, server.Fingerprint(change(fleetOf(3)))) })
 	}
-	require.NotEmpty(t, server.Fingerprint(nil), "an empty fleet is told too")
+	require.NotEmpty(t, server.Fingerprint(nil), "an empty fleet is reported, too")
 }

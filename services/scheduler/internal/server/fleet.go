@@ -10,35 +10,40 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/loadreport"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
 // Bounds of the contract.
 const (
 	minWatch = 100 * time.Millisecond
 	maxWatch = time.Hour
-	// maxGenerations bounds a message of the watch, and how long calls wait while it is put together.
+	// maxGenerations bounds a message of the watch, and the time for which making it locks the list
+	// of calls.
 	maxGenerations = 1000
-	// defaultWatch keeps what a watcher was told last within 2 s of the device: a reading is up to 1.45 s old when it gets here,
-	// 1 s of that at the engine, two pulses of its worker, and the interval that this process asks workers for.
+	// defaultWatch keeps a watcher's readings of a device at most 2 s old. A reading is up to 1.45
+	// s old when it arrives here: 1 s at the engine, two pulses of its worker, and the interval of
+	// the fleet's heartbeats.
 	defaultWatch = 500 * time.Millisecond
 )
 
-// WatchFleet streams the fleet: at once, then when anything changed, at most once an interval.
+// WatchFleet streams the state of the fleet: at once, and then after every change, at most once an
+// interval.
 func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamingServer[pb.WatchFleetResponse]) error {
 	interval := defaultWatch
 	if in.GetInterval() != nil {
 		interval = in.GetInterval().AsDuration()
 		if err := in.GetInterval().CheckValid(); err != nil || interval < minWatch || interval > maxWatch {
-			return fault.Invalid(fmt.Sprintf("interval is %v: must be in [%v, %v]", interval, minWatch, maxWatch),
+			return rpcstatus.Invalid(fmt.Sprintf("interval is %v: must be in [%v, %v]", interval, minWatch, maxWatch),
 				rpc.Violation{Field: "interval", Description: fmt.Sprintf("must be in [%v, %v]", minWatch, maxWatch)})
 		}
 	}
 	if in.GetMaxGenerations() > maxGenerations {
-		return fault.Invalid(fmt.Sprintf("max_generations is %d: must be in [0, %d]", in.GetMaxGenerations(), maxGenerations),
+		return rpcstatus.Invalid(fmt.Sprintf("max_generations is %d: must be in [0, %d]", in.GetMaxGenerations(), maxGenerations),
 			rpc.Violation{Field: "max_generations", Description: fmt.Sprintf("must be in [0, %d]", maxGenerations)})
 	}
 	ticker := time.NewTicker(interval)
@@ -50,9 +55,9 @@ func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamin
 		if in.MaxGenerations != nil {
 			generations, running = s.relay.Generations(int(in.GetMaxGenerations()))
 		}
-		if now := fingerprint(members); now != sent || max(running, before) > 0 { // what runs gets older
+		if now := s.fingerprint(members); now != sent || max(running, before) > 0 { // the ages of generations change
 			out := &pb.WatchFleetResponse{
-				Workers: describe(members, time.Now()), Generations: tellGenerations(generations, time.Now()), GenerationsUnderWay: uint32(running),
+				Workers: s.describe(members, time.Now()), Generations: describeGenerations(generations, time.Now()), GenerationsUnderWay: uint32(running),
 			}
 			if err := stream.Send(out); err != nil {
 				return err
@@ -62,15 +67,15 @@ func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamin
 		select {
 		case <-ticker.C:
 		case <-rpc.Draining(stream.Context()):
-			return fault.Stopped()
+			return rpcstatus.Stopped()
 		case <-stream.Context().Done():
-			return fault.Status(context.Cause(stream.Context()))
+			return rpcstatus.Of(context.Cause(stream.Context()))
 		}
 	}
 }
 
-// tellGenerations tells generations as of now.
-func tellGenerations(generations []relay.Generation, now time.Time) []*pb.FleetGeneration {
+// describeGenerations returns the messages of generations, with ages as of now.
+func describeGenerations(generations []relay.Generation, now time.Time) []*pb.FleetGeneration {
 	out := make([]*pb.FleetGeneration, len(generations))
 	for i, g := range generations {
 		out[i] = &pb.FleetGeneration{
@@ -80,29 +85,30 @@ func tellGenerations(generations []relay.Generation, now time.Time) []*pb.FleetG
 	return out
 }
 
-// inFlight are this process's requests on a member, token streams and calls of vectors.
-func inFlight(m *fleet.Member) int64 { return m.Load.InFlight() + m.Load.Vectors.UnderWay() }
+// inFlight returns how many calls of this process a member serves.
+func (s *Server) inFlight(m *fleet.Member) int64 { return m.Load.InFlight() + s.others(m) }
 
-// fingerprint differs when anything that describe tells has changed, ages aside.
-func fingerprint(members []fleet.Member) string {
+// fingerprint returns a string that changes with every field that describe reports, except for
+// ages.
+func (s *Server) fingerprint(members []fleet.Member) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%d;", len(members)) // an empty fleet is told too
+	fmt.Fprintf(&out, "%d;", len(members)) // an empty fleet is reported, too
 	for i := range members {
 		m := &members[i]
 		fmt.Fprintf(&out, "%s %v %s %p %d %d %d;", m.Address, m.Connected, m.Problem, m.Report, m.LastMessage.UnixNano(),
-			inFlight(m), m.Load.Tokens())
+			s.inFlight(m), m.Load.Tokens())
 	}
 	return out.String()
 }
 
-// describe tells members as of now.
-func describe(members []fleet.Member, now time.Time) []*pb.FleetWorker {
+// describe returns the messages of members, with ages as of now.
+func (s *Server) describe(members []fleet.Member, now time.Time) []*pb.FleetWorker {
 	out := make([]*pb.FleetWorker, 0, len(members))
 	for i := range members {
 		m := &members[i]
 		w := &pb.FleetWorker{
 			Address: m.Address, Connected: m.Connected, Problem: m.Problem, Report: m.Report,
-			InFlight: uint32(max(inFlight(m), 0)), OutstandingTokens: uint64(max(m.Load.Tokens(), 0)),
+			InFlight: uint32(max(s.inFlight(m), 0)), OutstandingTokens: uint64(max(m.Load.Tokens(), 0)),
 		}
 		if !m.LastMessage.IsZero() {
 			w.Age = durationpb.New(now.Sub(m.LastMessage))
@@ -113,4 +119,31 @@ func describe(members []fleet.Member, now time.Time) []*pb.FleetWorker {
 		out = append(out, w)
 	}
 	return out
+}
+
+// LoadOf returns the load of a scheduler: that of the connected workers, whichever scheduler or
+// caller caused it, and the requests that wait here. A balancer in front of several schedulers of
+// one fleet can distinguish them by the latter.
+func LoadOf(s *fleet.Snapshot, queues []admission.Stats) (l loadreport.Load) {
+	for i := range s.Members {
+		m := &s.Members[i]
+		if !m.Connected {
+			continue
+		}
+		load := m.Report.GetLoad()
+		l.HeldBlocks += int64(load.GetTotalBlocks()) - int64(min(load.GetFreeBlocks(), load.GetTotalBlocks()))
+		l.KVBlocks += int64(load.GetTotalBlocks())
+		l.Running += int64(load.GetRunning())
+		l.Waiting += int64(load.GetWaiting())
+		for _, model := range m.Report.GetModels() {
+			l.Places += int64(model.GetLoaded().GetMaxSequences())
+		}
+		d := m.Report.GetDevice()
+		l.MemoryLimit += d.GetBytesTotal()
+		l.MemoryUsed += d.GetBytesTotal() - min(d.GetBytesFree(), d.GetBytesTotal())
+	}
+	for _, q := range queues {
+		l.Waiting += int64(q.Waiting + q.Resuming)
+	}
+	return l
 }

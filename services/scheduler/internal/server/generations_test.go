@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// watch follows the fleet, with so many generations, until it is as wanted.
+// watch follows the fleet, with a number of generations, until a condition holds.
 func (r *rig) watch(generations *uint32, holds func(*pb.WatchFleetResponse) bool) *pb.WatchFleetResponse {
 	r.Helper()
 	ctx, cancel := context.WithCancel(r.within())
@@ -36,7 +36,7 @@ func (r *rig) watch(generations *uint32, holds func(*pb.WatchFleetResponse) bool
 
 func anyFleet(*pb.WatchFleetResponse) bool { return true }
 
-func TestAWatcherIsToldOfGenerationsTheLongestUnderWayFirst(t *testing.T) {
+func TestWatchFleetListsTheOldestGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		w.Change(func(report *pb.WorkerReport) { report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 1} })
@@ -88,7 +88,7 @@ func TestAWatcherIsToldOfGenerationsTheLongestUnderWayFirst(t *testing.T) {
 	})
 }
 
-func TestAWatcherMayNotAskForMoreGenerationsThanAMessageHas(t *testing.T) {
+func TestWatchFleetBoundsGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := one(t, workertest.New("w1", "i1", "m"))
 		stream, err := r.operators().WatchFleet(r.within(), &pb.WatchFleetRequest{MaxGenerations: proto.Uint32(1001)})

@@ -11,52 +11,55 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/longids"
-	"github.com/millrace/millrace/services/internal/prefixkey"
+	"github.com/millrace/millrace/services/internal/packedids"
+	"github.com/millrace/millrace/services/internal/prefixhash"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// What a generation is taken to need where the request does not say; it only weighs workers against each other.
+// Estimates of a generation that does not state its lengths. They only compare workers with each
+// other.
 const (
 	unstatedTokens = 256
 	bytesPerToken  = 4
 	maxSequences   = 16
 )
 
-// leastBytesPerToken is how few bytes of a text request seldom make a token. A worker that is chosen by it and finds that its context
-// is too short after all refuses with CONTEXT_TOO_SHORT before it computes anything, and the request goes to one with a longer context.
+// leastBytesPerToken is a low estimate of the bytes of a text that make a token. If it was not low
+// enough, and the chosen worker's context is too short, the worker refuses with CONTEXT_TOO_SHORT
+// before it computes anything, and the request moves to a worker with a longer context.
 const leastBytesPerToken = 2
 
-// maxName is how many bytes the name of a model may have at workers.
+// maxName is the workers' limit of the bytes of a model's name.
 const maxName = 255
 
-// registerInference registers InferenceService with handlers that relay: a generated handler would decode the request
-// and every response.
+// registerInference registers InferenceService with handlers that relay raw frames. A generated
+// handler would decode and encode every request and response.
 func (s *Server) registerInference(r grpc.ServiceRegistrar) {
 	desc := pb.InferenceService_ServiceDesc
 	desc.HandlerType = (*any)(nil)
 	desc.Methods = nil
 	desc.Streams = []grpc.StreamDesc{
-		{StreamName: "Generate", ServerStreams: true, Handler: s.relayed(pb.InferenceService_Generate_FullMethodName, generation)},
-		{StreamName: "Embed", Handler: s.relayed(pb.InferenceService_Embed_FullMethodName, named[*pb.EmbedRequest])},
-		{StreamName: "Tokenize", Handler: s.relayed(pb.InferenceService_Tokenize_FullMethodName, tokenized)},
-		{StreamName: "Detokenize", Handler: s.relayed(pb.InferenceService_Detokenize_FullMethodName, detokenized)},
+		{StreamName: "Generate", ServerStreams: true, Handler: s.relayHandler(pb.InferenceService_Generate_FullMethodName, generation)},
+		{StreamName: "Embed", Handler: s.relayHandler(pb.InferenceService_Embed_FullMethodName, embedding)},
+		{StreamName: "Rerank", Handler: s.relayHandler(pb.InferenceService_Rerank_FullMethodName, reranking)},
+		{StreamName: "Tokenize", Handler: s.relayHandler(pb.InferenceService_Tokenize_FullMethodName, tokenize)},
+		{StreamName: "Detokenize", Handler: s.relayHandler(pb.InferenceService_Detokenize_FullMethodName, detokenize)},
 	}
 	r.RegisterService(&desc, s)
 }
 
-// relayed is a handler that passes a method on.
-func (s *Server) relayed(method string, decode relay.Decode) grpc.StreamHandler {
+// relayHandler returns a handler that relays a method.
+func (s *Server) relayHandler(method string, decode relay.Decode) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error { return s.relay.Call(stream, method, decode) }
 }
 
-// generation reads what routing a Generate needs. Values are the worker's to check.
+// generation reads the fields of a Generate that routing uses. The worker checks their values.
 func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	in := &pb.GenerateRequest{}
-	if err := rpc.DecodeBy(longids.Unmarshal, raw, in, fault.Domain); err != nil {
+	if err := rpc.DecodeBy(packedids.Unmarshal, raw, in, rpcstatus.Domain); err != nil {
 		return relay.Request{}, err
 	}
 	if err := checkName(in.GetModel()); err != nil {
@@ -67,7 +70,7 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 		sequences = min(max(int64(in.GetSampling().GetNumSequences()), 1), maxSequences)
 	}
 	if len(in.GetResume()) > 0 {
-		sequences -= ended(in.GetResume(), sequences)
+		sequences -= finishedOutputs(in.GetResume(), sequences)
 	}
 	generated := int64(unstatedTokens)
 	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
@@ -88,7 +91,7 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	}, nil
 }
 
-// length returns how many tokens the longest sequence of a request may have.
+// length returns how many tokens the longest sequence of a request may have, with its prompt.
 func length(in *pb.GenerateRequest, raw []byte) int64 {
 	all := int64(route.Unbounded)
 	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
@@ -104,8 +107,9 @@ func length(in *pb.GenerateRequest, raw []byte) int64 {
 	return all
 }
 
-// ended is how many of so many outputs their caller has to the end: nothing is computed for them.
-func ended(resume []*pb.Resume, sequences int64) int64 {
+// finishedOutputs returns how many of the outputs the caller has already received as finished, so
+// that nothing is computed for them.
+func finishedOutputs(resume []*pb.Resume, sequences int64) int64 {
 	var all [maxSequences]bool
 	n := int64(0)
 	for _, r := range resume {
@@ -117,9 +121,9 @@ func ended(resume []*pb.Resume, sequences int64) int64 {
 	return n
 }
 
-// keys are those of a request's prefixes, of a prompt of so many tokens.
+// keys returns the keys of a request's prefixes, for a prompt of an estimated number of tokens.
 func keys(in *pb.GenerateRequest, prompt int64) []route.Key {
-	prefixes, total := prefixkey.Of(in)
+	prefixes, total := prefixhash.Of(in)
 	out := make([]route.Key, len(prefixes))
 	for i, p := range prefixes {
 		out[i] = route.Key{Key: p.Key, Tokens: int64(p.Tokens(total, int(prompt)))}
@@ -127,7 +131,7 @@ func keys(in *pb.GenerateRequest, prompt int64) []route.Key {
 	return out
 }
 
-// routingKey is the caller's own; empty if the call has none.
+// routingKey returns the routing key in the call's metadata; empty: none.
 func routingKey(ctx context.Context) string {
 	if values := metadata.ValueFromIncomingContext(ctx, rpc.RoutingKey); len(values) > 0 {
 		return values[0]
@@ -135,14 +139,14 @@ func routingKey(ctx context.Context) string {
 	return ""
 }
 
-// named reads what routing a request needs that only names a model.
-func named[M interface {
+// modelOnly reads the model of a request that routing needs nothing else of.
+func modelOnly[M interface {
 	proto.Message
 	GetModel() string
 }](_ context.Context, raw []byte) (relay.Request, error) {
 	var zero M
 	in := zero.ProtoReflect().New().Interface().(M)
-	if err := rpc.Decode(raw, in, fault.Domain); err != nil {
+	if err := rpc.Decode(raw, in, rpcstatus.Domain); err != nil {
 		return relay.Request{}, err
 	}
 	if err := checkName(in.GetModel()); err != nil {
@@ -151,28 +155,32 @@ func named[M interface {
 	return relay.Request{Route: route.Request{Model: in.GetModel()}}, nil
 }
 
-// tokenized reads what routing a Tokenize needs. Its response says how many tokens the caller used.
-func tokenized(ctx context.Context, raw []byte) (relay.Request, error) {
-	r, err := named[*pb.TokenizeRequest](ctx, raw)
+// tokenize reads the fields of a Tokenize that routing uses. The caller is charged for the tokens
+// in the response.
+func tokenize(ctx context.Context, raw []byte) (relay.Request, error) {
+	r, err := modelOnly[*pb.TokenizeRequest](ctx, raw)
 	r.Tokens = func(response []byte) int64 { return packedNumbers(response, tokenIDsField) }
 	return r, err
 }
 
-// detokenized reads what routing a Detokenize needs. Its request says how many tokens the caller used.
-func detokenized(ctx context.Context, raw []byte) (relay.Request, error) {
-	r, err := named[*pb.DetokenizeRequest](ctx, raw)
+// detokenize reads the fields of a Detokenize that routing uses. The caller is charged for the
+// tokens in the request.
+func detokenize(ctx context.Context, raw []byte) (relay.Request, error) {
+	r, err := modelOnly[*pb.DetokenizeRequest](ctx, raw)
 	ids := packedNumbers(raw, detokenizedField)
 	r.Tokens = func([]byte) int64 { return ids }
 	return r, err
 }
 
-// Field numbers of token_ids, in TokenizeResponse and in DetokenizeRequest; a test ties them to the contract.
+// Field numbers of token_ids in TokenizeResponse and in DetokenizeRequest. A test compares them
+// with the contract.
 const (
 	tokenIDsField    = 1
 	detokenizedField = 2
 )
 
-// packedNumbers is how many numbers a message's list of varints has, packed or not, without decoding it.
+// packedNumbers counts the numbers in a repeated varint field of a message, packed or not, without
+// decoding it.
 func packedNumbers(message []byte, field protowire.Number) (count int64) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -201,17 +209,17 @@ func packedNumbers(message []byte, field protowire.Number) (count int64) {
 	return count
 }
 
-// checkName refuses what is no model's name: it can be routed nowhere.
+// checkName returns INVALID_ARGUMENT for a name that no model can have.
 func checkName(model string) error {
 	switch {
 	case model == "":
-		return fault.Invalid("the request names no model: set model to the name of a loaded one, see ListModels",
+		return rpcstatus.Invalid("the request names no model: set model to the name of a loaded one, see ListModels",
 			rpc.Violation{Field: "model", Description: "must not be empty"})
 	case len(model) > maxName:
-		return fault.Invalid(fmt.Sprintf("the request's model name has %d bytes: must be at most %d, see ListModels", len(model), maxName),
+		return rpcstatus.Invalid(fmt.Sprintf("the request's model name has %d bytes: must be at most %d, see ListModels", len(model), maxName),
 			rpc.Violation{Field: "model", Description: fmt.Sprintf("must be at most %d bytes", maxName)})
 	case !fs.ValidPath(model):
-		return fault.Invalid("the request names no model file: a name is path steps divided by \"/\", none of them \".\" or \"..\"",
+		return rpcstatus.Invalid("the request names no model file: a name is path steps divided by \"/\", none of them \".\" or \"..\"",
 			rpc.Violation{Field: "model", Description: fmt.Sprintf("%.64q is not the name of a model", model)})
 	}
 	return nil

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-func TestRequestsThatCannotBeRoutedAreRefusedPrecisely(t *testing.T) {
+func TestUnroutableRequestsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -72,7 +72,7 @@ func TestRequestsThatCannotBeRoutedAreRefusedPrecisely(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
+func TestMalformedMessagesAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := one(t, workertest.New("w1", "i1", "m"))
 		unknown := protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1)
@@ -103,7 +103,7 @@ func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
 	})
 }
 
-func TestALargePromptComesThroughWhole(t *testing.T) {
+func TestLargePromptIsRelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		var got string
@@ -120,7 +120,7 @@ func TestALargePromptComesThroughWhole(t *testing.T) {
 	})
 }
 
-func TestAThousandStreamsAtOnceThroughTwoSchedulers(t *testing.T) {
+func TestThousandStreamsThroughTwoSchedulers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -159,7 +159,7 @@ func TestAThousandStreamsAtOnceThroughTwoSchedulers(t *testing.T) {
 	})
 }
 
-func TestReadersThatDoNotReadHoldTheirWorkersBack(t *testing.T) {
+func TestSlowConsumersApplyBackpressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		sent := make(chan int, 1<<20)
@@ -188,7 +188,7 @@ func TestReadersThatDoNotReadHoldTheirWorkersBack(t *testing.T) {
 	})
 }
 
-func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
+func TestWorkersAtTheirBoundAreFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		waits(w, 0)
@@ -230,7 +230,7 @@ func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
 	})
 }
 
-func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
+func TestConcurrentRequestsKeepTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		waits(w, 0)
@@ -269,7 +269,7 @@ func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
 	})
 }
 
-func TestRequestsThatWaitForAPlaceAreBoundedByTheirBytes(t *testing.T) {
+func TestWaitingRequestsAreBoundedByBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		w.Change(func(report *pb.WorkerReport) { report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 1} })
@@ -298,12 +298,12 @@ func TestRequestsThatWaitForAPlaceAreBoundedByTheirBytes(t *testing.T) {
 	})
 }
 
-func TestRequestsThatAreHeldForTheirStreamsAreBoundedByTheirBytes(t *testing.T) {
+func TestHeldRequestsAreBoundedByBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		answer := make(chan struct{})
 		w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-			rpc.LetGo(stream.Context()) // what is tested is the scheduler
+			rpc.ReleaseRequest(stream.Context()) // the test is about the scheduler's copy
 			<-answer
 			if err := stream.Send(workertest.Started("w1")); err != nil {
 				return err

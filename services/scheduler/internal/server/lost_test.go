@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenOneIsBack(t *testing.T) {
+func TestKilledWorkerEndsItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		waits(w, 3)
@@ -48,7 +48,7 @@ func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenOneIsBack(t *te
 	})
 }
 
-func TestAFrozenWorkersStreamsEnd(t *testing.T) {
+func TestFrozenWorkerEndsItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		waits(w, 2)
@@ -66,7 +66,7 @@ func TestAFrozenWorkersStreamsEnd(t *testing.T) {
 	})
 }
 
-func TestAWorkerTooBusyToReportIsNotLostWhileItsTokensCome(t *testing.T) {
+func TestBusyWorkerIsNotLostWhileTokensArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -92,7 +92,7 @@ func TestAWorkerTooBusyToReportIsNotLostWhileItsTokensCome(t *testing.T) {
 	})
 }
 
-func TestALostWorkerBeforeTheFirstFrameIsReplaced(t *testing.T) {
+func TestWorkerLostBeforeTheFirstFrameIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -115,12 +115,12 @@ func TestALostWorkerBeforeTheFirstFrameIsReplaced(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatIsFullIsPassedOverAndTheLastOnesWordCounts(t *testing.T) {
+func TestFullWorkerIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
 		full := func(_ *pb.GenerateRequest, _ grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-			return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "QUEUE_FULL", Message: "full", RetryAfter: time.Second}.Err()
+			return rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "QUEUE_FULL", Message: "full", RetryAfter: time.Second}.Err()
 		}
 		a, b := workertest.New("w1", "i", "m"), workertest.New("w2", "i", "m")
 		a.OnGenerate = full
@@ -140,11 +140,11 @@ func TestAWorkerThatIsFullIsPassedOverAndTheLastOnesWordCounts(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatHasJustGoneOutOfServiceIsPassedOverAndWithoutAnotherItsWordCounts(t *testing.T) {
+func TestWorkerOutOfServiceIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
-		gone := rpc.Fault{Code: codes.Unavailable, Domain: rpc.WorkerDomain, Reason: "MODEL_OUT_OF_SERVICE", Message: "a tensor differs"}.Err()
+		gone := rpc.Error{Code: codes.Unavailable, Domain: rpc.WorkerDomain, Reason: "MODEL_OUT_OF_SERVICE", Message: "a tensor differs"}.Err()
 		a, b := workertest.New("w1", "i", "m"), workertest.New("w2", "i", "m")
 		events := 0
 		a.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -172,7 +172,7 @@ func TestAWorkerThatHasJustGoneOutOfServiceIsPassedOverAndWithoutAnotherItsWordC
 	})
 }
 
-func TestAnOKEndWithoutEveryFinishedIsALostWorker(t *testing.T) {
+func TestOKWithoutFinishedIsALostWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -184,7 +184,7 @@ func TestAnOKEndWithoutEveryFinishedIsALostWorker(t *testing.T) {
 	})
 }
 
-func TestContinuationsThatEndedBeforeTheResumeAreNotAwaited(t *testing.T) {
+func TestFinishedOutputsAreNotAwaited(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ended int
 		ends  []uint32 // outputs that end now
@@ -226,7 +226,7 @@ func TestContinuationsThatEndedBeforeTheResumeAreNotAwaited(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatStopsFinishesItsStreams(t *testing.T) {
+func TestStoppingWorkerFinishesItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		finish := make(chan struct{})
@@ -253,7 +253,7 @@ func TestAWorkerThatStopsFinishesItsStreams(t *testing.T) {
 	})
 }
 
-func TestTheSchedulerStopsWithItsStreamsFinished(t *testing.T) {
+func TestStoppingSchedulerFinishesItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		finish := make(chan struct{})

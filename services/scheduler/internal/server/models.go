@@ -12,22 +12,22 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// maxReplicas is the contract's bound.
+// maxReplicas is the contract's bound of replicas.
 const maxReplicas = 1024
 
-// LoadModel makes sure that as many workers as wanted have the model, and streams what they tell.
+// LoadModel loads a model on as many workers as requested, and streams their events.
 func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
 	if err := checkName(in.GetModel()); err != nil {
 		return err
 	}
 	rpc.Annotate(stream.Context(), "model", in.GetModel())
 	if in.Replicas != nil && (in.GetReplicas() < 1 || in.GetReplicas() > maxReplicas) {
-		return fault.Invalid(fmt.Sprintf("replicas is %d: must be in [1, %d]", in.GetReplicas(), maxReplicas),
+		return rpcstatus.Invalid(fmt.Sprintf("replicas is %d: must be in [1, %d]", in.GetReplicas(), maxReplicas),
 			rpc.Violation{Field: "replicas", Description: fmt.Sprintf("must be in [1, %d]", maxReplicas)})
 	}
 	load, err := s.loader.Start(loading.Order{Request: in, ID: rpc.RequestID(stream.Context())})
@@ -45,7 +45,7 @@ func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 				return err
 			}
 		case <-stream.Context().Done():
-			return fault.Status(context.Cause(stream.Context())) // the load goes on
+			return rpcstatus.Of(context.Cause(stream.Context())) // the load goes on
 		}
 	}
 }
@@ -58,11 +58,11 @@ func (s *Server) UnloadModel(ctx context.Context, in *pb.UnloadModelRequest) (*p
 	return s.loader.Unload(ctx, in, rpc.RequestID(ctx))
 }
 
-// ListModels merges what the workers report: one entry for each name, state and digest.
+// ListModels merges the workers' reports into one entry for each name, state and digest.
 func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListModelsResponse, error) {
 	members, err := loading.Reachable(s.fleet.Snapshot())
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, rpcstatus.Of(err)
 	}
 	ages := agesOf(s.fleet.Members(), time.Now())
 	merged := map[string]*pb.ModelInfo{}
@@ -82,7 +82,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 			info := &pb.ModelInfo{
 				Name: model.GetName(), State: model.GetState(), ModelDigest: model.GetModelDigest(),
 				FileBytes: m.File(model.GetName()).GetFileBytes(), Capabilities: model.GetCapabilities(),
-				Problem: model.GetProblem(), Loaded: model.GetLoaded(), IdleAge: ages[use{id, model.GetName()}],
+				Problem: model.GetProblem(), Loaded: model.GetLoaded(), IdleAge: ages[copyID{id, model.GetName()}],
 			}
 			add(id, info)
 			if model.GetPinned() {
@@ -111,18 +111,19 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	return out, nil
 }
 
-// key is what models are merged by.
+// key returns the key by which models are merged.
 func key(info *pb.ModelInfo) string {
 	return fmt.Sprintf("%s\x00%d\x00%s\x00%s", info.GetName(), info.GetState(), info.GetModelDigest(), info.GetProblem())
 }
 
-// use is a model on a worker.
-type use struct{ worker, model string }
+// copyID identifies a model on a worker.
+type copyID struct{ worker, model string }
 
-// agesOf returns how long ago each model was used, as of now: what its worker reported, and the time since the report. It is 0 while a
-// request runs. A fleet's snapshot has it as of the last change of something that routing decides by, so members are not from one.
-func agesOf(members []fleet.Member, now time.Time) map[use]*durationpb.Duration {
-	ages := map[use]*durationpb.Duration{}
+// agesOf returns how long ago each model was used, as of now: the age that its worker reported,
+// plus the time since the report. It is 0 while a request runs. members must be current and not
+// from a snapshot, because a snapshot is only made after changes that routing depends on.
+func agesOf(members []fleet.Member, now time.Time) map[copyID]*durationpb.Duration {
+	ages := map[copyID]*durationpb.Duration{}
 	for i := range members {
 		for _, m := range members[i].Report.GetModels() {
 			age := m.GetIdleAge()
@@ -130,14 +131,14 @@ func agesOf(members []fleet.Member, now time.Time) map[use]*durationpb.Duration 
 				age = durationpb.New(age.AsDuration() + now.Sub(members[i].ModelsAt))
 			}
 			if age != nil && members[i].Connected {
-				ages[use{members[i].Report.GetWorkerId(), m.GetName()}] = age
+				ages[copyID{members[i].Report.GetWorkerId(), m.GetName()}] = age
 			}
 		}
 	}
 	return ages
 }
 
-// younger is the lesser of two ages, of which one that is unset is not known.
+// younger returns the lesser of two ages. An age that is not set is not known.
 func younger(a, b *durationpb.Duration) *durationpb.Duration {
 	if a == nil || b != nil && b.AsDuration() < a.AsDuration() {
 		return b

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// onDisk is a worker that has the model's file and has nothing loaded.
+// onDisk returns a worker that has the model's file and has nothing loaded.
 func onDisk(id, model string) *workertest.Worker {
 	w := workertest.New(id, "i")
 	w.Change(func(r *pb.WorkerReport) {
@@ -31,7 +31,7 @@ func onDisk(id, model string) *workertest.Worker {
 	return w
 }
 
-// three is a rig with three workers that have the file of m.
+// three returns a rig with three workers that have the file of m.
 func three(t *testing.T) (*rig, []*workertest.Worker) {
 	t.Helper()
 	rpctest.NoLeaks(t)
@@ -45,7 +45,7 @@ func three(t *testing.T) (*rig, []*workertest.Worker) {
 	return r, workers
 }
 
-// results are the workers that told a result, and failures those that told a failure.
+// results returns the workers that reported a result, and those that reported a failure.
 func results(events []*pb.LoadModelResponse) (results, failures []string) {
 	for _, e := range events {
 		if e.GetResult() != nil {
@@ -62,7 +62,7 @@ func results(events []*pb.LoadModelResponse) (results, failures []string) {
 
 func copies(n uint32) *pb.LoadModelRequest { return &pb.LoadModelRequest{Model: "m", Replicas: &n} }
 
-func TestALoadIsPlacedAndItsProgressStreamed(t *testing.T) {
+func TestLoadIsPlacedAndItsProgressStreamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers := three(t)
 		events, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
@@ -72,7 +72,7 @@ func TestALoadIsPlacedAndItsProgressStreamed(t *testing.T) {
 		require.NotNil(t, events[0].GetProgress())
 		require.Equal(t, done[0], events[0].GetWorkerId())
 
-		// The same again is the same worker, which joins.
+		// The same request again joins the load on the same worker.
 		again, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
 		require.NoError(t, err)
 		same, _ := results(again)
@@ -81,7 +81,7 @@ func TestALoadIsPlacedAndItsProgressStreamed(t *testing.T) {
 		_, err = all(r.inference().Generate(r.within(), ask("m", 1)))
 		require.NoError(t, err, "what is told to be loaded can be used")
 
-		// More copies keep the one there is.
+		// A request for more copies keeps the existing one.
 		events, err = all(r.models().LoadModel(r.within(), copies(3)))
 		require.NoError(t, err)
 		done, _ = results(events)
@@ -92,7 +92,7 @@ func TestALoadIsPlacedAndItsProgressStreamed(t *testing.T) {
 	})
 }
 
-func TestACopyThatFailsIsToldAndTheNextWorkerTakesIt(t *testing.T) {
+func TestFailedCopyIsReportedAndReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers := three(t)
 		refuse := func(code codes.Code, reason string) func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
@@ -100,7 +100,7 @@ func TestACopyThatFailsIsToldAndTheNextWorkerTakesIt(t *testing.T) {
 				if in.Replicas != nil {
 					return status.Error(codes.InvalidArgument, "replicas reached a worker")
 				}
-				return rpc.Fault{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: "no"}.Err()
+				return rpc.Error{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: "no"}.Err()
 			}
 		}
 		workers[1].OnLoad = refuse(codes.ResourceExhausted, "DOES_NOT_FIT")
@@ -122,12 +122,12 @@ func TestACopyThatFailsIsToldAndTheNextWorkerTakesIt(t *testing.T) {
 	})
 }
 
-func TestASingleCopysRefusalPassesUnchanged(t *testing.T) {
+func TestRefusalOfASingleCopyPassesUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
 		w := onDisk("w1", "m")
-		want := rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "DOES_NOT_FIT", Message: "needs 10, has 5"}.Err()
+		want := rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "DOES_NOT_FIT", Message: "needs 10, has 5"}.Err()
 		w.OnLoad = func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error { return want }
 		n.Start(t, "a:1", w)
 		r := newRig(t, n, "a:1")
@@ -138,14 +138,14 @@ func TestASingleCopysRefusalPassesUnchanged(t *testing.T) {
 	})
 }
 
-// A caller with the right to load must not take it for a word about its own key.
-func TestAWorkerThatDoesNotLetItsSchedulerLoadIsLostToTheCaller(t *testing.T) {
+// A caller that may load must not get a status that seems to be about its own key.
+func TestRefusalOfTheSchedulerIsNotTheCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
 		w := onDisk("w1", "m")
 		w.OnLoad = func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
-			return rpc.Fault{Code: codes.PermissionDenied, Domain: rpc.WorkerDomain, Reason: reason.RightMissing, Message: "key scheduler may not"}.Err()
+			return rpc.Error{Code: codes.PermissionDenied, Domain: rpc.WorkerDomain, Reason: reason.RightMissing, Message: "key scheduler may not"}.Err()
 		}
 		n.Start(t, "a:1", w)
 		r := newRig(t, n, "a:1")
@@ -157,7 +157,7 @@ func TestAWorkerThatDoesNotLetItsSchedulerLoadIsLostToTheCaller(t *testing.T) {
 	})
 }
 
-func TestLoadsThatCannotBePlacedAreRefused(t *testing.T) {
+func TestUnplaceableLoadsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := three(t)
 		for name, tc := range map[string]struct {
@@ -180,7 +180,7 @@ func TestLoadsThatCannotBePlacedAreRefused(t *testing.T) {
 	})
 }
 
-func TestALoadSurvivesItsCaller(t *testing.T) {
+func TestLoadSurvivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -211,7 +211,7 @@ func TestALoadSurvivesItsCaller(t *testing.T) {
 	})
 }
 
-// leaveLoading starts a load at a worker and leaves when it is under way.
+// leaveLoading starts a load on a worker and cancels the call once the load runs.
 func (r *rig) leaveLoading(w *workertest.Worker) {
 	r.Helper()
 	before := w.Loads.Load()
@@ -224,7 +224,7 @@ func (r *rig) leaveLoading(w *workertest.Worker) {
 	require.Equal(r, codes.Canceled, status.Code(err))
 }
 
-func TestLoadsWhoseCallersHaveGoneAreBounded(t *testing.T) {
+func TestAbandonedLoadsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -253,7 +253,7 @@ func TestLoadsWhoseCallersHaveGoneAreBounded(t *testing.T) {
 	})
 }
 
-func TestALoadThatNeverEndsIsNotFollowedForEver(t *testing.T) {
+func TestEndlessLoadTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -277,7 +277,7 @@ func TestALoadThatNeverEndsIsNotFollowedForEver(t *testing.T) {
 	})
 }
 
-func TestAWorkerLostWhileLoadingIsToldAndReplaced(t *testing.T) {
+func TestWorkerLostWhileLoadingIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -304,7 +304,7 @@ func TestAWorkerLostWhileLoadingIsToldAndReplaced(t *testing.T) {
 	})
 }
 
-func TestUnloadGoesToEveryWorkerThatHasIt(t *testing.T) {
+func TestUnloadReachesEveryWorkerWithTheModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -324,11 +324,11 @@ func TestUnloadGoesToEveryWorkerThatHasIt(t *testing.T) {
 	})
 }
 
-func TestAModelThatWasUnloadedIsListedAndServedNoMore(t *testing.T) {
+func TestUnloadedModelIsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i", "m")
 		w.OnUnload = func(*pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
-			// The report is later than the answer.
+			// The report arrives after the answer.
 			time.AfterFunc(200*time.Millisecond, func() { w.Change(func(r *pb.WorkerReport) { r.Models = nil }) })
 			return &pb.UnloadModelResponse{FreedBytes: 100}, nil
 		}
@@ -344,7 +344,7 @@ func TestAModelThatWasUnloadedIsListedAndServedNoMore(t *testing.T) {
 	})
 }
 
-func TestAFileThatCannotBeLoadedIsNotLeftToBeLoaded(t *testing.T) {
+func TestUnusableFileIsNotLoadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := onDisk("w1", "m")
 		w.Change(func(r *pb.WorkerReport) { r.Files[0].Problem = "the file is a web page" })
@@ -355,7 +355,7 @@ func TestAFileThatCannotBeLoadedIsNotLeftToBeLoaded(t *testing.T) {
 	})
 }
 
-func TestAnUnloadThatIsNeverReportedEndsAllTheSame(t *testing.T) {
+func TestUnreportedUnloadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i", "m")
 		w.OnUnload = func(*pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
@@ -368,7 +368,7 @@ func TestAnUnloadThatIsNeverReportedEndsAllTheSame(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatFreezesWhileUnloadingIsLost(t *testing.T) {
+func TestUnloadOfAFrozenWorkerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i", "m")
 		r, p := one(t, w)
@@ -407,7 +407,7 @@ func TestListModelsMergesTheFleet(t *testing.T) {
 	})
 }
 
-func TestASchedulerThatDoesNotKnowItsFleetSaysSoEverywhere(t *testing.T) {
+func TestUnknownFleetIsReportedByEveryMethod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -415,7 +415,7 @@ func TestASchedulerThatDoesNotKnowItsFleetSaysSoEverywhere(t *testing.T) {
 		r := newRig(t, n, "a:1")
 		check := func(err error) {
 			t.Helper()
-			if rpc.Reason(err) == reason.NoWorker { // the silence was noticed meanwhile
+			if rpc.Reason(err) == reason.NoWorker { // the fleet has detected the silence before
 				return
 			}
 			require.Equal(t, codes.Unavailable, status.Code(err))
@@ -432,7 +432,7 @@ func TestASchedulerThatDoesNotKnowItsFleetSaysSoEverywhere(t *testing.T) {
 	})
 }
 
-func TestWatchFleetTellsTheFleetAtOnceAndOnChange(t *testing.T) {
+func TestWatchFleetSendsAtOnceAndOnChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		n := workertest.NewNet()
@@ -463,7 +463,7 @@ func TestWatchFleetTellsTheFleetAtOnceAndOnChange(t *testing.T) {
 	})
 }
 
-func TestAFleetIsNotWatchedAllTheTime(t *testing.T) {
+func TestWatchFleetKeepsItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := one(t, workertest.New("w1", "i", "m"))
 		stream, err := r.operators().WatchFleet(r.within(), &pb.WatchFleetRequest{Interval: durationpb.New(time.Millisecond)})

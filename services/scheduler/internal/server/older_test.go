@@ -17,10 +17,11 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// generation is how a worker serves Generate.
+// generation serves Generate on a worker.
 type generation = func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error
 
-// older are workers of a release that did not know `resume`, or not all of it, by what becomes of one that they are sent.
+// older are workers of releases that did not have `resume`, or not all of it, by how they handle
+// one.
 var older = map[string]generation{
 	"refuses it as a field that it does not know": func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 		if len(in.GetResume()) > 0 {
@@ -50,7 +51,7 @@ var older = map[string]generation{
 	},
 }
 
-// serving makes a worker that generates so.
+// serving returns a worker with a generation.
 func serving(id string, generate generation) *workertest.Worker {
 	w := workertest.New(id, "i1", "m")
 	w.OnGenerate = generate
@@ -58,19 +59,20 @@ func serving(id string, generate generation) *workertest.Worker {
 	return w
 }
 
-// aged makes a worker of an earlier release: of its load it tells the sums and nothing of each model.
+// aged makes a worker one of an earlier release, which reports only the sums of its load over all
+// models.
 func aged(generate generation) *workertest.Worker {
 	w := serving("old", generate)
 	w.Change(func(r *pb.WorkerReport) { r.Load = &pb.LoadStatus{TotalBlocks: 100, FreeBlocks: 90} })
 	return w
 }
 
-// become changes what a worker can do.
+// become changes the generation of a worker.
 func become(w *workertest.Worker, state pb.WorkerState) {
 	w.Change(func(r *pb.WorkerReport) { r.State = state })
 }
 
-// serve waits until the scheduler sees as many workers serve.
+// serve waits until the scheduler sees that n workers serve.
 func (r *rig) serve(n int) {
 	r.Helper()
 	require.Eventually(r, func() bool {
@@ -84,7 +86,7 @@ func (r *rig) serve(n int) {
 	}, hang, time.Millisecond)
 }
 
-// requireEvents compares what a client got with the events that there are.
+// requireEvents compares a client's events with the expected ones.
 func requireEvents(t *testing.T, want, got []*pb.GenerateResponse) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -93,7 +95,7 @@ func requireEvents(t *testing.T, want, got []*pb.GenerateResponse) {
 	}
 }
 
-func TestAnOlderWorkerServesWhatItKnows(t *testing.T) {
+func TestOlderWorkerServesItsFeatures(t *testing.T) {
 	for name, generate := range older {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -109,8 +111,8 @@ func TestAnOlderWorkerServesWhatItKnows(t *testing.T) {
 	}
 }
 
-// A stream breaks, and an older worker is there to go on with it.
-func TestAnOlderWorkerNeverGivesWrongTokens(t *testing.T) {
+// A stream breaks, and only an older worker can continue it.
+func TestOlderWorkerNeverSendsWrongTokens(t *testing.T) {
 	for name, generate := range older {
 		for peer, label := range map[bool]string{true: " beside a younger one", false: " alone"} {
 			t.Run(name+label, func(t *testing.T) {

@@ -21,10 +21,11 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// grace is how long models of rigs that load on demand may be without a worker.
+// grace is how long a model may be without a worker in rigs that load on demand.
 const grace = time.Second
 
-// wanting is a scheduler that loads on demand, over workers w0, w1, ... that have the file of m.
+// wanting returns a scheduler that loads on demand, over workers w0, w1, ... that have the file of
+// m.
 func wanting(t *testing.T, n int, change func(*workertest.Worker)) (*rig, []*workertest.Worker, []*workertest.Process) {
 	t.Helper()
 	rpctest.NoLeaks(t)
@@ -45,7 +46,7 @@ func wanting(t *testing.T, n int, change func(*workertest.Worker)) (*rig, []*wor
 	return r, workers, processes
 }
 
-// loadsOf is how many LoadModel calls each worker got.
+// loadsOf returns how many LoadModel calls each worker got.
 func loadsOf(workers []*workertest.Worker) (all []int64) {
 	for _, w := range workers {
 		all = append(all, w.Loads.Load())
@@ -58,12 +59,12 @@ func serves(w *workertest.Worker, model string) {
 	w.Change(func(r *pb.WorkerReport) { r.Models = append(r.Models, workertest.Model(model)) })
 }
 
-// result is the end of a load.
+// result returns the last event of a load.
 func result(stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
 	return stream.Send(&pb.LoadModelResponse{Event: &pb.LoadModelResponse_Result{Result: &pb.LoadResult{}}})
 }
 
-func TestAHundredRequestsForAModelOnDiskGetTheirTokensOutOfOneLoad(t *testing.T) {
+func TestHundredRequestsShareOneLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := make(chan struct{})
 		r, workers, _ := wanting(t, 4, func(w *workertest.Worker) {
@@ -98,11 +99,11 @@ func sum(all []int64) (n int64) {
 	return n
 }
 
-func TestALoadOnDemandThatFailsIsToldInTheWorkersWordsAndNotRepeatedAtOnce(t *testing.T) {
+func TestFailedLoadIsReportedAndNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers, _ := wanting(t, 1, func(w *workertest.Worker) {
 			w.OnLoad = func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
-				return rpc.Fault{Code: codes.DataLoss, Domain: rpc.WorkerDomain, Reason: reason.ResidentTensorDiffers, Message: "bits"}.Err()
+				return rpc.Error{Code: codes.DataLoss, Domain: rpc.WorkerDomain, Reason: reason.ResidentTensorDiffers, Message: "bits"}.Err()
 			}
 		})
 		for range 20 {
@@ -116,7 +117,7 @@ func TestALoadOnDemandThatFailsIsToldInTheWorkersWordsAndNotRepeatedAtOnce(t *te
 	})
 }
 
-func TestOnlyWhatALoadWouldHelpIsLoadedOnDemand(t *testing.T) {
+func TestOnlyLoadableModelsAreLoadedOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers, _ := wanting(t, 2, func(w *workertest.Worker) {
 			w.Change(func(report *pb.WorkerReport) {
@@ -136,12 +137,12 @@ func TestOnlyWhatALoadWouldHelpIsLoadedOnDemand(t *testing.T) {
 	})
 }
 
-func TestAModelLargerThanEveryWorkerIsRefusedInAWorkersWords(t *testing.T) {
+func TestModelLargerThanEveryWorkerIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers, _ := wanting(t, 3, func(w *workertest.Worker) {
 			w.Change(func(report *pb.WorkerReport) { report.Files[0].NeededBytes = 1 << 60 })
 			w.OnLoad = func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
-				return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: reason.ModelDoesNotFit, Message: "needs"}.Err()
+				return rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: reason.ModelDoesNotFit, Message: "needs"}.Err()
 			}
 		})
 		_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
@@ -150,7 +151,7 @@ func TestAModelLargerThanEveryWorkerIsRefusedInAWorkersWords(t *testing.T) {
 	})
 }
 
-func TestADigestThatDiffersIsSeenWhenTheModelIsLoadedAndNotByLoadingAgain(t *testing.T) {
+func TestDigestMismatchCausesNoSecondLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers, _ := wanting(t, 2, nil)
 		other := ask("m", 1)
@@ -166,7 +167,7 @@ func TestADigestThatDiffersIsSeenWhenTheModelIsLoadedAndNotByLoadingAgain(t *tes
 	})
 }
 
-func TestAWorkerLostWhileItLoadsOnDemandIsReplaced(t *testing.T) {
+func TestWorkerLostDuringALoadOnDemandIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		var processes []*workertest.Process
@@ -201,7 +202,7 @@ func TestAWorkerLostWhileItLoadsOnDemandIsReplaced(t *testing.T) {
 	})
 }
 
-func TestAModelWhoseOnlyWorkerIsLostIsLoadedElsewhere(t *testing.T) {
+func TestModelOfALostWorkerIsLoadedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers, processes := wanting(t, 2, nil)
 		_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
@@ -220,7 +221,7 @@ func TestAModelWhoseOnlyWorkerIsLostIsLoadedElsewhere(t *testing.T) {
 	})
 }
 
-func TestAModelWhoseOnlyWorkerIsBackInTimeIsNotLoadedElsewhere(t *testing.T) {
+func TestModelOfAReturningWorkerIsNotLoaded(t *testing.T) {
 	for name, begun := range map[string]bool{"a new call": false, "one that waits for its first token": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -261,8 +262,9 @@ func TestAModelWhoseOnlyWorkerIsBackInTimeIsNotLoadedElsewhere(t *testing.T) {
 	}
 }
 
-// The file of the same name that is left may be another model: a stream goes on with its own or not at all.
-func TestAStreamIsLoadedForWithTheDigestThatItBeganWith(t *testing.T) {
+// A file with the same name may be another model: a stream continues with its own model or not at
+// all.
+func TestStreamLoadsItsOwnDigest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)
 		net := workertest.NewNet()
@@ -299,7 +301,7 @@ func TestAStreamIsLoadedForWithTheDigestThatItBeganWith(t *testing.T) {
 	})
 }
 
-func TestAModelUnloadedBetweenTheDecisionAndTheArrivalIsLoadedAgainUnseen(t *testing.T) {
+func TestModelUnloadedInTransitIsLoadedAgain(t *testing.T) {
 	for _, said := range []string{reason.ModelNotLoaded, reason.ModelDraining} {
 		t.Run(said, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -309,7 +311,7 @@ func TestAModelUnloadedBetweenTheDecisionAndTheArrivalIsLoadedAgainUnseen(t *tes
 					w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 						if w.Loads.Load() == 0 {
 							refusals.Add(1)
-							return rpc.Fault{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: said, Message: "idle"}.Err()
+							return rpc.Error{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: said, Message: "idle"}.Err()
 						}
 						return workertest.Stream(stream, "w0", int(in.GetStopping().GetMaxTokens()), 0)
 					}
@@ -324,11 +326,11 @@ func TestAModelUnloadedBetweenTheDecisionAndTheArrivalIsLoadedAgainUnseen(t *tes
 	}
 }
 
-func TestAModelUnloadedOnOneWorkerIsServedByAnotherWithoutALoad(t *testing.T) {
+func TestModelUnloadedOnOneWorkerMovesToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers, _ := wanting(t, 2, func(w *workertest.Worker) { serves(w, "m") })
 		workers[0].OnGenerate = func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-			return rpc.Fault{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.ModelNotLoaded, Message: "idle"}.Err()
+			return rpc.Error{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.ModelNotLoaded, Message: "idle"}.Err()
 		}
 		for range 20 {
 			_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
@@ -339,7 +341,7 @@ func TestAModelUnloadedOnOneWorkerIsServedByAnotherWithoutALoad(t *testing.T) {
 	})
 }
 
-func TestALoadOnDemandGoesOnWhenNobodyWaitsForIt(t *testing.T) {
+func TestLoadOnDemandContinuesWithoutWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		finish := make(chan struct{})
 		r, workers, _ := wanting(t, 1, func(w *workertest.Worker) {
@@ -371,7 +373,7 @@ func TestALoadOnDemandGoesOnWhenNobodyWaitsForIt(t *testing.T) {
 	})
 }
 
-func TestWithoutTheFlagNothingIsLoadedOnDemand(t *testing.T) {
+func TestNoLoadOnDemandWithoutTheFlag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers := three(t)
 		_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
@@ -380,7 +382,7 @@ func TestWithoutTheFlagNothingIsLoadedOnDemand(t *testing.T) {
 	})
 }
 
-func TestAModelWhoseOnlyWorkerIsLostIsLoadedElsewhereOfItsDigestOnly(t *testing.T) {
+func TestLostModelIsLoadedWithItsDigestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var expected atomic.Value
 		holds := true
@@ -391,7 +393,7 @@ func TestAModelWhoseOnlyWorkerIsLostIsLoadedElsewhereOfItsDigestOnly(t *testing.
 			}
 			w.OnLoad = func(in *pb.LoadModelRequest, _ grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
 				expected.Store(in.GetExpectModelDigest())
-				return rpc.Fault{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.DigestMismatch, Message: "other"}.Err()
+				return rpc.Error{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.DigestMismatch, Message: "other"}.Err()
 			}
 		})
 		_, err := all(r.inference().Generate(r.within(), ask("m", 1)))

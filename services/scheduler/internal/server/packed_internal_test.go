@@ -21,7 +21,7 @@ func TestPackedNumbersCountsTokenIDs(t *testing.T) {
 	require.EqualValues(t, 2, packedNumbers(raw, detokenizedField))
 	raw = protowire.AppendVarint(protowire.AppendTag(raw, detokenizedField, protowire.VarintType), 5) // not packed
 	require.EqualValues(t, 3, packedNumbers(raw, detokenizedField))
-	require.EqualValues(t, 3, packedNumbers(append(raw, 0xff), detokenizedField), "up to where it is no message")
+	require.EqualValues(t, 3, packedNumbers(append(raw, 0xff), detokenizedField), "up to the first malformed field")
 	require.EqualValues(t, tokenIDsField, out.ProtoReflect().Descriptor().Fields().ByName("token_ids").Number())
 	require.EqualValues(t, detokenizedField, in.ProtoReflect().Descriptor().Fields().ByName("token_ids").Number())
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// one is a rig with one worker that serves model m.
+// one returns a rig with one worker that serves model m.
 func one(t *testing.T, w *workertest.Worker) (*rig, *workertest.Process) {
 	t.Helper()
 	rpctest.NoLeaks(t)
@@ -31,7 +31,7 @@ func one(t *testing.T, w *workertest.Worker) (*rig, *workertest.Process) {
 	return r, p
 }
 
-func TestAGenerationComesThroughAsTheWorkerSentIt(t *testing.T) {
+func TestGenerationIsRelayedUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		r, _ := one(t, w)
@@ -48,7 +48,7 @@ func TestAGenerationComesThroughAsTheWorkerSentIt(t *testing.T) {
 	})
 }
 
-func TestUnaryMethodsAreRelayedToo(t *testing.T) {
+func TestUnaryMethodsAreRelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := one(t, workertest.New("w1", "i1", "m"))
 		out, err := r.inference().Tokenize(r.within(), &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}})
@@ -59,8 +59,9 @@ func TestUnaryMethodsAreRelayedToo(t *testing.T) {
 	})
 }
 
-func TestAnOlderWorkerIsAskedWithoutTenant(t *testing.T) {
-	// A worker of the release before does not know fairness_id of Tokenize, which a scheduler with keys puts into each request.
+func TestOlderWorkerGetsNoTenant(t *testing.T) {
+	// A worker of the release before does not have fairness_id in Tokenize, which a scheduler with
+	// keys adds to each request.
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		w.OnTokenize = func(in *pb.TokenizeRequest) error {
@@ -77,7 +78,7 @@ func TestAnOlderWorkerIsAskedWithoutTenant(t *testing.T) {
 	})
 }
 
-func TestHeadersLeaveWithTheFirstFrameAndTrailersComeThrough(t *testing.T) {
+func TestHeadersAndTrailersAreRelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		release := make(chan struct{})
@@ -114,8 +115,8 @@ func TestHeadersLeaveWithTheFirstFrameAndTrailersComeThrough(t *testing.T) {
 	})
 }
 
-func TestAWorkersStatusPassesUnchanged(t *testing.T) {
-	want := rpc.Fault{Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: "INVALID_ARGUMENT",
+func TestWorkerStatusPassesUnchanged(t *testing.T) {
+	want := rpc.Error{Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: "INVALID_ARGUMENT",
 		Message: "two values are wrong", Metadata: map[string]string{"n": "2"},
 		Violations: []rpc.Violation{{Field: "sampling.top_p", Description: "must be in (0, 1]"}, {Field: "stopping.max_tokens", Description: "negative"}},
 		RetryAfter: 70 * time.Millisecond}
@@ -148,7 +149,7 @@ func TestAWorkersStatusPassesUnchanged(t *testing.T) {
 	}
 }
 
-func TestMetadataThatTracesIsForwardedAndWhoTheCallerIsIsNot(t *testing.T) {
+func TestOnlyTraceMetadataIsForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		r, _ := one(t, w)
@@ -170,7 +171,7 @@ func TestMetadataThatTracesIsForwardedAndWhoTheCallerIsIsNot(t *testing.T) {
 	})
 }
 
-func TestCancellingACallCancelsItOnTheWorker(t *testing.T) {
+func TestCancelReachesTheWorker(t *testing.T) {
 	for name, events := range map[string]int{"before the first frame": 0, "in mid-stream": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -196,7 +197,7 @@ func TestCancellingACallCancelsItOnTheWorker(t *testing.T) {
 	}
 }
 
-func TestAClientThatDisappearsCancelsItsCalls(t *testing.T) {
+func TestLostClientCancelsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		waits(w, 1)
@@ -209,7 +210,7 @@ func TestAClientThatDisappearsCancelsItsCalls(t *testing.T) {
 	})
 }
 
-func TestTheDeadlineReachesTheWorkerAndItsWordComesBack(t *testing.T) {
+func TestDeadlineReachesTheWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
 		var left time.Duration
@@ -221,7 +222,7 @@ func TestTheDeadlineReachesTheWorkerAndItsWordComesBack(t *testing.T) {
 			left = time.Until(deadline)
 			time.Sleep(left - 100*time.Millisecond)
 			stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "u"))
-			return rpc.Fault{Code: codes.DeadlineExceeded, Domain: rpc.WorkerDomain, Reason: "DEADLINE_EXCEEDED", Message: "out of time"}.Err()
+			return rpc.Error{Code: codes.DeadlineExceeded, Domain: rpc.WorkerDomain, Reason: "DEADLINE_EXCEEDED", Message: "out of time"}.Err()
 		}
 		r, _ := one(t, w)
 		ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)

@@ -15,17 +15,17 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/residency"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 	"github.com/millrace/millrace/services/scheduler/internal/vectors"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang bounds waits that end much sooner unless the code under test hangs.
 const hang = 30 * time.Second
 
 // maxInFlight is the rigs' bound of requests on one worker.
@@ -34,13 +34,13 @@ const maxInFlight = 2000
 // failoverWait is how long the rigs' streams wait for another worker.
 const failoverWait = 100 * time.Millisecond
 
-// maxQueue is the rigs' bound of requests that wait for a place.
+// maxQueue is the rigs' bound of requests that wait for a slot.
 const maxQueue = 20
 
-// maxWaitingBytes is the rigs' bound of requests that wait, which is at least one of the largest.
+// maxWaitingBytes is the rigs' bound of the bytes of waiting requests, at least one of the largest.
 const maxWaitingBytes = rpc.DefaultMaxReceiveBytes
 
-// rig is a scheduler over memory.
+// rig is a scheduler over in-memory connections.
 type rig struct {
 	*testing.T
 	net    *workertest.Net
@@ -50,25 +50,25 @@ type rig struct {
 	places *admission.Admission
 }
 
-// newRig starts a scheduler over workers at the addresses; the workers need not be there yet.
+// newRig starts a scheduler over workers at the addresses. The workers need not run yet.
 func newRig(t *testing.T, n *workertest.Net, addresses ...string) *rig {
 	t.Helper()
 	return newRigWith(t, n, time.Second, addresses...)
 }
 
-// newRigWith also says how long a worker may be silent.
+// newRigWith also sets how long a worker may be silent.
 func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses ...string) *rig {
 	t.Helper()
 	return startRig(t, n, rigOptions{stale: stale}, addresses...)
 }
 
-// rigOptions are what most rigs leave alone.
+// rigOptions are options that most rigs do not set.
 type rigOptions struct {
 	stale  time.Duration // how long a worker may be silent
 	limits loading.Config
 	// grace is how long a model may be without a worker; 0: the default.
 	grace time.Duration
-	// onDemand is how long requests wait for loads of their models; 0: they begin none.
+	// onDemand is how long requests wait for loads of their models; 0: no loads on demand.
 	onDemand time.Duration
 }
 
@@ -77,7 +77,8 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 	t.Helper()
 	logger := rpctest.Logger(t)
 	f, err := fleet.New(fleet.Config{Workers: addresses, Dial: n.Dial, Interval: 20 * time.Millisecond,
-		Stale: o.stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
+		Stale: o.stale, BackoffMax: 50 * time.Millisecond, Grace: hang,
+		Urgent: vectors.Urgent}, logger)
 	require.NoError(t, err)
 	loader := loading.New(f, o.limits, logger)
 	admitted := admission.New(f, maxInFlight, admission.MaxQueue(maxQueue), admission.OnDemand(o.onDemand > 0),
@@ -88,14 +89,14 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 		t.Cleanup(onDemand.Close)
 		places = onDemand
 	}
-	handlers := server.New(f, relay.New(places, relay.Options{FailoverWait: failoverWait}), loader)
-	s := rpc.NewServer(rpc.ServerConfig{
-		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
-	}, logger)
-	handlers.Register(s)
 	carrier := vectors.New(f, vectors.Config{}, logger)
 	t.Cleanup(carrier.Close)
-	server.RegisterVectors(s, carrier)
+	handlers := server.New(f, relay.New(places, relay.Options{FailoverWait: failoverWait}), loader, carrier.UnderWayOn)
+	s := rpc.NewServer(rpc.ServerConfig{
+		Domain: rpcstatus.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
+	}, logger)
+	handlers.Register(s)
+	carrier.Register(s)
 	following, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(following) }()
@@ -106,7 +107,7 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop, places: admitted}
 }
 
-// await waits until the scheduler sees as many connected workers and knows its fleet.
+// await waits until the scheduler sees n connected workers and its fleet is known.
 func (r *rig) await(n int) {
 	r.Helper()
 	require.Eventually(r, func() bool {
@@ -121,14 +122,15 @@ func (r *rig) await(n int) {
 	}, hang, time.Millisecond)
 }
 
-// within is a context with the hang guard.
+// within returns a context that ends after hang.
 func (r *rig) within() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	r.Cleanup(cancel)
 	return ctx
 }
 
-// patient is a context without a deadline: it is the scheduler's to say how long a broken stream waits.
+// patient returns a context without a deadline, so that failoverWait bounds the wait of a broken
+// stream.
 func (r *rig) patient() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	guard := time.AfterFunc(hang, cancel)
@@ -140,7 +142,7 @@ func (r *rig) inference() pb.InferenceServiceClient { return pb.NewInferenceServ
 func (r *rig) models() pb.ModelServiceClient        { return pb.NewModelServiceClient(r.conn) }
 func (r *rig) operators() pb.FleetServiceClient     { return pb.NewFleetServiceClient(r.conn) }
 
-// ask is a generation of as many tokens.
+// ask returns a generation of a number of tokens.
 func ask(model string, tokens int32) *pb.GenerateRequest {
 	return &pb.GenerateRequest{Model: model, Input: &pb.GenerateRequest_Prompt{Prompt: "once"},
 		Stopping: &pb.Stopping{MaxTokens: &tokens}}
@@ -180,7 +182,7 @@ func waits(w *workertest.Worker, tokens int) {
 	}
 }
 
-// read takes n events off a stream.
+// read reads n events of a stream.
 func read(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse], n int) {
 	t.Helper()
 	for range n {

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 )
 
-// Fleet is what the handlers read.
+// Fleet provides the state of the workers.
 type Fleet interface {
-	// Snapshot is the newest.
+	// Snapshot returns the newest snapshot.
 	Snapshot() *fleet.Snapshot
-	// Members are as of now, heartbeats included.
+	// Members returns the members as of now, with numbers that are newer than the snapshot's.
 	Members() []fleet.Member
 }
 
-// Server holds the handlers. Safe for concurrent use.
+// Server implements the services. It is safe for concurrent use.
 type Server struct {
 	pb.UnimplementedModelServiceServer
 	pb.UnimplementedFleetServiceServer
@@ -25,11 +25,13 @@ type Server struct {
 	fleet  Fleet
 	relay  *relay.Relay
 	loader *loading.Loader
+	others func(*fleet.Member) int64
 }
 
-// New makes the handlers. They close nothing.
-func New(f Fleet, r *relay.Relay, l *loading.Loader) *Server {
-	return &Server{fleet: f, relay: r, loader: l}
+// New returns a server that owns none of its arguments. others returns how many calls of this
+// process a member serves in addition to those of the relay.
+func New(f Fleet, r *relay.Relay, l *loading.Loader, others func(*fleet.Member) int64) *Server {
+	return &Server{fleet: f, relay: r, loader: l, others: others}
 }
 
 // Register puts the services on a server.

@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// The scheduler says what its worker did not: the worker's stream moves until the scheduler stops reading it.
+// The scheduler gives the reason itself, because the worker's stream moves until the scheduler
+// stops reading it.
 func TestSlowCallerGetsTheSchedulersReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := workertest.New("w1", "i1", "m")
@@ -37,7 +38,7 @@ func TestSlowCallerGetsTheSchedulersReason(t *testing.T) {
 	})
 }
 
-// A unary answer that is not read holds its place at the worker and its line in the log open.
+// A unary answer that its caller does not read keeps its slot on the worker, and its log line open.
 func TestUnreadUnaryAnswerIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := one(t, workertest.New("w1", "i1", "m"))

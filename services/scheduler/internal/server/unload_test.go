@@ -19,7 +19,8 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// endless makes the loads of a worker last until an unload ends them, as a worker does it. It reports none of them.
+// endless makes the loads of a worker last until an unload ends them, as on a real worker. It
+// reports none of them.
 func endless(w *workertest.Worker, id string) {
 	var mu sync.Mutex
 	loads := map[chan struct{}]bool{}
@@ -45,7 +46,7 @@ func endless(w *workertest.Worker, id string) {
 	}
 }
 
-// begun starts a load and waits until so many workers have been asked in all.
+// begun starts a load and waits until a number of workers have been called in all.
 func (r *rig) begun(in *pb.LoadModelRequest, workers []*workertest.Worker, asked int64) (ended <-chan error) {
 	r.Helper()
 	stream, err := r.models().LoadModel(r.within(), in)
@@ -65,7 +66,8 @@ func (r *rig) begun(in *pb.LoadModelRequest, workers []*workertest.Worker, asked
 	return end
 }
 
-// A load of one worker and a model of another are both gone when UnloadModel answers, and no third worker is asked to load.
+// A load of one worker and a model of another are both gone when UnloadModel answers, and no third
+// worker is asked to load.
 func TestUnloadEndsLoadsEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers := three(t)
@@ -106,7 +108,8 @@ func TestEndedLoadAsksNoOtherWorker(t *testing.T) {
 	})
 }
 
-// A LoadModel may reach its worker after the UnloadModel that followed it. The model is gone all the same when UnloadModel answers.
+// A LoadModel may reach its worker after the UnloadModel that followed it. The model is gone all
+// the same when UnloadModel answers.
 func TestUnloadFindsLoadThatArrivesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := onDisk("w1", "m")
@@ -130,8 +133,8 @@ func TestUnloadFindsLoadThatArrivesLate(t *testing.T) {
 	})
 }
 
-// A worker that has the model's file alone and refuses the scheduler does not fail the unload of another
-// worker's model. It fails the unload if it may be loading the model.
+// A worker that has the model's file alone and refuses the scheduler does not fail the unload of
+// another worker's model. It fails the unload if it may be loading the model.
 func TestUnloadPassesRefusalOfWorkerWithoutModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers := three(t)
@@ -162,7 +165,8 @@ func TestUnloadPassesRefusalOfWorkerWithoutModel(t *testing.T) {
 	})
 }
 
-// A copy that its worker refuses, because the model has other options there, is reported with the worker's words and reason.
+// A copy that its worker refuses, because the model has other options there, is reported with the
+// worker's words and reason.
 func TestReplicaWithOtherOptionsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, workers := three(t)
@@ -185,7 +189,7 @@ func TestReplicaWithOtherOptionsIsReported(t *testing.T) {
 	})
 }
 
-// The age of a model's last request grows between reports, and is 0 while a request runs.
+// The age of a model's last use grows between reports, and is 0 while a request runs.
 func TestListModelsAddsTimeSinceReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)

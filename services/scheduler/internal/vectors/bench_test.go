@@ -13,15 +13,14 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
-	"github.com/millrace/millrace/services/scheduler/internal/server"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 	"github.com/millrace/millrace/services/scheduler/internal/vectors"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// BenchmarkEncode sends rows directly to a worker that computes next to nothing, and through a scheduler: what the second takes more is
-// the scheduler's. Its share of a real worker's time is smaller.
+// BenchmarkEncode sends rows to a worker that computes next to nothing, directly and through a
+// scheduler: the difference is the scheduler's cost. Its share of a real worker's time is smaller.
 func BenchmarkEncode(b *testing.B) {
 	n := workertest.NewNet()
 	n.Start(b, "w:1", workertest.New("w", "i").WithVectors("k"))
@@ -29,8 +28,8 @@ func BenchmarkEncode(b *testing.B) {
 	f, err := fleet.New(fleet.Config{Workers: []string{"w:1"}, Dial: n.Dial}, logger)
 	require.NoError(b, err)
 	carrier := vectors.New(f, vectors.Config{}, logger)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain}, logger)
-	server.RegisterVectors(s, carrier)
+	s := rpc.NewServer(rpc.ServerConfig{Domain: rpcstatus.Domain}, logger)
+	carrier.Register(s)
 	following, cancel := context.WithCancel(b.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(following) }()

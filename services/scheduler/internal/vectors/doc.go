@@ -1,10 +1,17 @@
-// Package vectors carries calls of VectorService to the workers that have codebooks and take trainings.
+// Package vectors serves VectorService: it relays calls to the workers that have codebooks and that
+// accept trainings.
 //
-// Encode and Decode are pure: a call goes to a worker that serves the codebook, and to another one when that is lost or cannot,
-// until its deadline. A training is a stream both ways to one worker, and ends with it. A codebook that is put goes to several
-// workers at once, piece by piece. Rows, codes and pieces are passed on as they came; of a message only the fields that route it are
-// read. What is under way is bounded by calls and bytes of its own, so that it takes nothing from token streams.
+// Encode and Decode are pure. A call goes to a worker that serves the codebook, and to another one
+// if that worker is lost or refuses, until the call's deadline. A training is one stream to one
+// worker and ends with it. A codebook that is put goes to several workers at once, piece by piece.
+// Rows, codes and pieces pass unchanged; of a message only the fields that route it are read. Calls
+// and their bytes have their own bounds, so that they take nothing from token streams.
 //
-// Who is chosen is package route's word for calls and trainings, and package place's for copies. The package computes nothing and
-// keeps no codebook.
+//	caller -> Register -> Piece   one message    pick.go -> one worker, retried
+//	                      Train   two-way stream pick.go -> one worker
+//	                      Put     upload         choose.go -> several workers
+//	                      Load    no stream      choose.go -> several workers
+//
+// index.go holds what routing reads: one index for each of the fleet's snapshots. The package
+// computes nothing and stores no codebook.
 package vectors

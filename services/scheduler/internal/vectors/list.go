@@ -7,35 +7,35 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 )
 
-// shelf is what codebooks are merged by.
-type shelf struct {
+// listKey is the key by which codebooks of several workers are merged.
+type listKey struct {
 	name, digest, problem string
 	state                 pb.CodebookState
 }
 
-// List merges what the workers report: one entry for each name, state and digest. The error is a status.
+// List merges the reports of the workers: one entry for each name, state and digest. The error is a
+// status.
 func (v *Vectors) List() (*pb.ListCodebooksResponse, error) {
 	members, err := loading.Reachable(v.fleet.Snapshot())
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, statusOf(err)
 	}
-	merged := map[shelf]*pb.CodebookInfo{}
+	merged := map[listKey]*pb.CodebookInfo{}
 	for i := range members {
 		for _, b := range members[i].Report.GetVectors().GetCodebooks() {
-			key := shelf{b.GetName(), b.GetCodebookDigest(), b.GetProblem(), b.GetState()}
+			key := listKey{b.GetName(), b.GetCodebookDigest(), b.GetProblem(), b.GetState()}
 			one := merged[key]
 			if one == nil {
-				one = proto.CloneOf(b) // reports are never changed
+				one = proto.CloneOf(b) // reports are immutable
 				one.WorkerIds = nil
 				merged[key] = one
 			}
 			one.WorkerIds = append(one.WorkerIds, members[i].Report.GetWorkerId())
 			one.DeviceBytes = max(one.GetDeviceBytes(), b.GetDeviceBytes())
-			if b.GetVerifiedAge().AsDuration() > one.GetVerifiedAge().AsDuration() { // the check that is due first
+			if b.GetVerifiedAge().AsDuration() > one.GetVerifiedAge().AsDuration() { // of the copy whose check is due first
 				one.VerifiedAge = b.GetVerifiedAge()
 			}
 		}

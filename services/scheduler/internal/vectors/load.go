@@ -12,50 +12,50 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 )
 
-// errGone is why a worker could not be asked whose connection has ended.
+// errGone: a worker's connection ended before it could be asked.
 var errGone = errors.New("its connection ended")
 
-// outcome is what became of copies: all of them, the only worker's own word, or what each of several says.
-func outcome(name string, wanted int, copies []*pb.CodebookCopy, failures []fault.CopyFailure) ([]*pb.CodebookCopy, error) {
+// outcome merges the results of several copies. If a single copy was wanted, its failure is
+// returned as it is; a failure of several names each worker.
+func outcome(name string, wanted int, copies []*pb.CodebookCopy, failures []copyFailure) ([]*pb.CodebookCopy, error) {
 	slices.SortFunc(copies, func(a, b *pb.CodebookCopy) int { return cmp.Compare(a.GetWorkerId(), b.GetWorkerId()) })
-	slices.SortFunc(failures, func(a, b fault.CopyFailure) int { return cmp.Compare(a.WorkerID, b.WorkerID) })
+	slices.SortFunc(failures, func(a, b copyFailure) int { return cmp.Compare(a.workerID, b.workerID) })
 	switch {
 	case len(failures) == 0:
 		return copies, nil
 	case len(failures) == 1 && len(copies) == 0:
-		return nil, failures[0].Err
+		return nil, failures[0].err
 	}
 	var done []string
 	for _, c := range copies {
 		done = append(done, c.GetWorkerId())
 	}
-	return nil, fault.IncompleteCopies(name, wanted, done, failures)
+	return nil, incompleteCopies(name, wanted, done, failures)
 }
 
-// copies takes what workers say of copies. Safe for concurrent use.
+// copies collects the results of workers. Safe for concurrent use.
 type copies struct {
 	mu       sync.Mutex
-	done     []*pb.CodebookCopy  // guarded by mu
-	failures []fault.CopyFailure // guarded by mu
+	done     []*pb.CodebookCopy // guarded by mu
+	failures []copyFailure      // guarded by mu
 }
 
 func (c *copies) add(id string, copies []*pb.CodebookCopy, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.failures = append(c.failures, fault.CopyFailure{WorkerID: id, Err: err})
+		c.failures = append(c.failures, copyFailure{id, err})
 		return
 	}
 	c.done = append(c.done, copies...)
 }
 
-// Load makes sure that as many workers as wanted serve a codebook that they have, and answers when the fleet's snapshots say so too.
-// The error is a status.
+// Load loads a codebook from disk until as many workers as wanted serve it, and returns when the
+// fleet's snapshots show that. The error is a status.
 func (v *Vectors) Load(ctx context.Context, in *pb.LoadCodebookRequest) (*pb.LoadCodebookResponse, error) {
 	if err := checkName("codebook", in.GetCodebook()); err != nil {
 		return nil, err
@@ -72,21 +72,21 @@ func (v *Vectors) Load(ctx context.Context, in *pb.LoadCodebookRequest) (*pb.Loa
 	return &pb.LoadCodebookResponse{Copies: all}, nil
 }
 
-// loadCopies is Load with n checked.
+// loadCopies is Load with n validated.
 func (v *Vectors) loadCopies(ctx context.Context, t target, n int) ([]*pb.CodebookCopy, error) {
 	members, err := v.able()
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, statusOf(err)
 	}
 	ids, err := choose(members, t, n)
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, statusOf(err)
 	}
 	byID := map[string]*fleet.Member{}
 	for i := range members {
 		byID[members[i].Report.GetWorkerId()] = &members[i]
 	}
-	asked := make(chan string, len(ids)) // those not asked yet, the best first
+	asked := make(chan string, len(ids)) // workers not asked yet, the best first
 	for _, id := range ids {
 		asked <- id
 	}
@@ -95,20 +95,20 @@ func (v *Vectors) loadCopies(ctx context.Context, t target, n int) ([]*pb.Codebo
 	var wait sync.WaitGroup
 	for range n {
 		wait.Go(func() {
-			var failures []fault.CopyFailure
+			var failures []copyFailure
 			for id := range asked {
 				got, err := v.loadOn(ctx, byID[id], t)
 				if err == nil {
 					all.add(id, got, nil)
 					return
 				}
-				failures = append(failures, fault.CopyFailure{WorkerID: id, Err: err})
+				failures = append(failures, copyFailure{id, err})
 				if code := status.Code(err); code != codes.ResourceExhausted && code != codes.Unavailable || ctx.Err() != nil {
 					break
 				}
 			}
 			for _, f := range failures {
-				all.add(f.WorkerID, nil, f.Err)
+				all.add(f.workerID, nil, f.err)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func (v *Vectors) loadCopies(ctx context.Context, t target, n int) ([]*pb.Codebo
 func (v *Vectors) loadOn(ctx context.Context, m *fleet.Member, t target) ([]*pb.CodebookCopy, error) {
 	id := m.Report.GetWorkerId()
 	if !m.Link.Acquire() {
-		return nil, fault.LostVectors(id, errGone)
+		return nil, lostCall(id, errGone)
 	}
 	defer m.Link.Release()
 	up, cancel := reach(ctx, m.Link)
@@ -137,33 +137,27 @@ func (v *Vectors) loadOn(ctx context.Context, m *fleet.Member, t target) ([]*pb.
 	return out.GetCopies(), nil
 }
 
-// awaitReady waits until snapshots show copies as serving, so that a caller who is told of them can use them through this scheduler.
+// awaitReady waits until snapshots show copies as serving, so that a caller can use them through this
+// scheduler at once.
 func (v *Vectors) awaitReady(ctx context.Context, name string, copies []*pb.CodebookCopy) {
 	for _, c := range copies {
-		fleet.Await(ctx, v.fleet, func(members []fleet.Member) bool {
-			for i := range members {
-				m := &members[i]
-				b := m.Codebook(name)
-				if m.Connected && m.Report.GetWorkerId() == c.GetWorkerId() && b.GetState() == pb.CodebookState_CODEBOOK_STATE_READY &&
-					b.GetCodebookDigest() == c.GetCodebookDigest() {
-					return true
-				}
-			}
-			return false
+		loading.Await(ctx, v.fleet, c.GetWorkerId(), true, func(m *fleet.Member) bool {
+			b := codebookOn(m.Report, name)
+			return m.Connected && stateOf(b) == ready && b.GetCodebookDigest() == c.GetCodebookDigest()
 		})
 	}
 }
 
-// Unload unloads the codebook on every worker that has it loaded, and answers when the fleet's snapshots say so too. The error is a
-// status.
+// Unload unloads the codebook on every worker that has it loaded, and returns when the fleet's
+// snapshots show that. The error is a status.
 func (v *Vectors) Unload(ctx context.Context, in *pb.UnloadCodebookRequest) (*pb.UnloadCodebookResponse, error) {
 	if err := checkName("codebook", in.GetCodebook()); err != nil {
 		return nil, err
 	}
 	rpc.Annotate(ctx, "codebook", in.GetCodebook())
-	members, err := loading.Reachable(v.fleet.Snapshot()) // those that drain, too
+	members, err := loading.Reachable(v.fleet.Snapshot()) // draining ones, too
 	if err != nil {
-		return nil, fault.Status(err)
+		return nil, statusOf(err)
 	}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
@@ -181,8 +175,8 @@ func (v *Vectors) Unload(ctx context.Context, in *pb.UnloadCodebookRequest) (*pb
 			id := m.Report.GetWorkerId()
 			answer, err := pb.NewVectorServiceClient(m.Link.Conn()).UnloadCodebook(up, in)
 			err = ended(ctx, m.Link.Lost(), id, err)
-			if code := status.Code(err); code == codes.OK || code == codes.NotFound { // gone already: that is what was asked for
-				v.awaitGone(ctx, id, in.GetCodebook())
+			if code := status.Code(err); code == codes.OK || code == codes.NotFound { // unloaded already
+				loading.Await(ctx, v.fleet, id, false, func(m *fleet.Member) bool { return m.Connected && loaded(m, in.GetCodebook()) })
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -201,23 +195,14 @@ func (v *Vectors) Unload(ctx context.Context, in *pb.UnloadCodebookRequest) (*pb
 	case failed != nil:
 		return nil, failed
 	case len(out.GetWorkerIds()) == 0:
-		return nil, fault.CodebookNotLoaded(in.GetCodebook())
+		return nil, codebookNotLoaded(in.GetCodebook())
 	}
 	slices.Sort(out.WorkerIds)
 	return out, nil
 }
 
-// loaded is whether a member has the codebook in device memory, in service or not.
+// loaded reports whether a member has the codebook in device memory, in service or not.
 func loaded(m *fleet.Member, name string) bool {
-	state := m.Codebook(name).GetState()
+	state := codebookOn(m.Report, name).GetState()
 	return state == pb.CodebookState_CODEBOOK_STATE_READY || state == pb.CodebookState_CODEBOOK_STATE_FAILED
-}
-
-// awaitGone waits until no snapshot shows the codebook as loaded on the worker.
-func (v *Vectors) awaitGone(ctx context.Context, id, name string) {
-	fleet.Await(ctx, v.fleet, func(members []fleet.Member) bool {
-		return !slices.ContainsFunc(members, func(m fleet.Member) bool {
-			return m.Connected && m.Report.GetWorkerId() == id && loaded(&m, name)
-		})
-	})
 }

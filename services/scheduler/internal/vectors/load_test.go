@@ -37,7 +37,8 @@ func TestLongCodebookNamesAreRefused(t *testing.T) {
 	})
 }
 
-func TestACodebookIsLoadedListedAndUnloadedAcrossTheFleet(t *testing.T) {
+func TestLoadListUnloadAcrossTheFleet(t *testing.T) {
+	// A codebook is loaded, listed and unloaded across the fleet.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, onDisk)
 		out, err := r.LoadCodebook(r.within(), &pb.LoadCodebookRequest{Codebook: "k", Replicas: proto.Uint32(2)})
@@ -120,7 +121,8 @@ func TestALoadGoesToAnotherWorkerWhereOneIsFull(t *testing.T) {
 	})
 }
 
-func TestAListShowsEachDigestAndTheCheckThatIsDueFirst(t *testing.T) {
+func TestListMergesByDigest(t *testing.T) {
+	// A list has an entry for each digest, with the age of the check that is due first.
 	synctest.Test(t, func(t *testing.T) {
 		ages := map[string]time.Duration{"w1": time.Second, "w2": time.Hour, "w3": time.Minute}
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {

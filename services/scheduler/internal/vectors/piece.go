@@ -12,15 +12,17 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/ondemand"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 const (
-	// maxLost is how many workers in a row may be lost or fail at one call: it may be the call that they do not survive.
+	// maxLost is how many workers in a row may be lost during one call: the call itself may bring
+	// them down.
 	maxLost = 3
-	// pauseFirst is the pause before workers that have failed are asked again; it doubles up to pauseMax.
+	// pauseFirst is the pause before workers that have failed are asked again. It doubles up to
+	// pauseMax.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 200 * time.Millisecond
 )
@@ -30,7 +32,7 @@ type piece struct {
 	*Vectors
 	ctx     context.Context
 	method  string
-	message rpc.Frame // kept until the end, so that it can be sent again
+	message rpc.Frame // kept until the end, because it may be sent again
 	target  target
 	size    int64
 
@@ -61,7 +63,7 @@ func (v *Vectors) Piece(down grpc.ServerStream, method string) error {
 		return err
 	}
 	defer release()
-	rpc.LetGo(c.ctx) // it is counted here
+	rpc.ReleaseRequest(c.ctx) // its bytes are counted here from now on
 	a, err := c.run()
 	if a.header != nil {
 		if err := down.SetHeader(a.header); err != nil {
@@ -77,37 +79,37 @@ func (v *Vectors) Piece(down grpc.ServerStream, method string) error {
 	return down.SendMsg(&a.reply)
 }
 
-// hold counts bytes that cannot be refused any more, until release is called.
+// hold counts bytes that can no longer be refused, until release is called.
 func (v *Vectors) hold(bytes int64) (release func()) {
 	v.bytes.Add(bytes)
 	return func() { v.bytes.Add(-bytes) }
 }
 
-// answer is what a worker answered.
+// answer is a worker's answer.
 type answer struct {
 	reply           rpc.Frame
 	header, trailer metadata.MD
 }
 
-// run gives the call to workers until one has answered it, or every one would refuse it.
+// run sends the call to workers until one has answered it, or until every worker would refuse it.
 func (c *piece) run() (answer, error) {
 	c.until = time.Now().Add(c.cfg.FailoverWait)
 	if deadline, ok := c.ctx.Deadline(); ok {
 		c.until = deadline
 	}
-	var last error // what the last worker said
+	var last error // of the last worker
 	for waited := false; ; {
-		landed := c.flights.landed.Load()
+		generation := c.loads.Generation()
 		a, asked, err := c.try()
 		switch {
 		case asked && err == nil, c.ctx.Err() != nil:
 			return a, err
 		case asked:
-			of := blameOf(err)
-			if of == either {
+			scope := scopeOf(err)
+			if scope == scopeEither {
 				c.lost++
 			}
-			if of == request || c.lost == maxLost {
+			if scope == scopeRequest || c.lost == maxLost {
 				return a, err
 			}
 			last = err
@@ -115,32 +117,33 @@ func (c *piece) run() (answer, error) {
 		}
 		refusal := route.Loadable(err)
 		switch {
-		case refusal != nil && c.cfg.OnDemand > 0 && !waited && !(refusal.Returns && c.between()):
+		case refusal != nil && c.cfg.OnDemand > 0 && !waited && !(refusal.Returns && c.mayReturn()):
 			wanted := target{c.target.codebook, cmp.Or(c.target.digest, refusal.Digest)}
-			switch err := c.load(c.ctx, wanted, rpc.RequestID(c.ctx), landed); {
+			switch err := c.load(c.ctx, wanted, rpc.RequestID(c.ctx), generation); {
 			case err == nil:
 				waited = true
-			case !errors.Is(err, errOld):
+			case !errors.Is(err, ondemand.ErrStale):
 				return a, err
 			}
 		case errors.Is(err, route.ErrNoWorker):
-			until, said, waits := c.until, last, last != nil && transient(last) // which is nearer the truth than why nobody else is there
+			until, said, waits := c.until, last, last != nil && transient(last) // the last worker's failure explains more than the refusal
 			if last == nil {
-				until, said, waits = time.Time{}, fault.Status(err), c.between()
+				until, said, waits = time.Time{}, statusOf(err), c.mayReturn()
 			}
 			if !waits || !c.pause(until) {
 				return a, said
 			}
 		default:
-			return a, fault.Status(err)
+			return a, statusOf(err)
 		}
 	}
 }
 
-// between is whether a worker that served the codebook is lost, and was heard so recently that it may be back by itself.
-func (c *piece) between() bool {
+// mayReturn reports whether a worker that served the codebook was lost so recently that it may
+// return by itself.
+func (c *piece) mayReturn() bool {
 	for _, m := range c.fleet.Snapshot().Members {
-		b := m.Codebook(c.target.codebook)
+		b := codebookOn(m.Report, c.target.codebook)
 		if b.GetState() == pb.CodebookState_CODEBOOK_STATE_READY && (!m.Connected || !m.Link.Reports()) && time.Since(m.LastMessage) < c.cfg.Grace {
 			return true
 		}
@@ -148,14 +151,15 @@ func (c *piece) between() bool {
 	return false
 }
 
-// transient is whether a worker that failed so may serve soon.
+// transient reports whether a worker that failed with err may serve soon.
 func transient(err error) bool {
-	of := blameOf(err)
-	// Who is full has said when to come again: the caller knows best whether to wait.
-	return of == either || of == worker && rpc.RetryAfter(err) == 0
+	scope := scopeOf(err)
+	// A worker that is full has said when to retry; the caller decides whether to wait.
+	return scope == scopeEither || scope == scopeWorker && rpc.RetryAfter(err) == 0
 }
 
-// pause waits before all workers are asked again; false: that would be too late. Zero is never.
+// pause waits before all workers are asked again. It returns false if that would be later than
+// until, unless until is zero, or if ctx ends.
 func (c *piece) pause(until time.Time) bool {
 	d := min(pauseFirst<<min(c.pauses, 16), pauseMax)
 	d = d/2 + rand.N(d)
@@ -174,27 +178,27 @@ func (c *piece) pause(until time.Time) bool {
 	}
 }
 
-// try asks one worker. asked is false if there is none, and the error is then package route's.
+// try sends the call to one worker. asked is false if no worker is left; the error is then a
+// *route.Refusal.
 func (c *piece) try() (a answer, asked bool, err error) {
-	s := c.fleet.Snapshot()
+	x := c.index()
 	var i int
 	for {
-		i, err = route.PickCodebook(&s.Route, route.CodebookRequest{
-			Codebook: c.target.codebook, Digest: c.target.digest, Exclude: c.exclude, Tie: rand.Uint64(),
+		i, err = pickCodebook(x, codebookRequest{
+			codebook: c.target.codebook, digest: c.target.digest, exclude: c.exclude, tie: rand.Uint64(),
 		})
 		if err != nil {
 			return a, false, err
 		}
-		c.exclude = append(c.exclude, s.Route.Workers[i].ID)
-		if s.Members[i].Link.Acquire() {
+		c.exclude = append(c.exclude, x.workers[i].ID)
+		if x.snapshot.Members[i].Link.Acquire() {
 			break
 		}
 	}
-	link, id := s.Members[i].Link, s.Route.Workers[i].ID
+	link, id, load := x.snapshot.Members[i].Link, x.workers[i].ID, x.workers[i].load
 	defer link.Release()
-	load := &s.Route.Workers[i].Load.Vectors
-	load.Begin(c.size)
-	defer load.End(c.size)
+	load.begin(c.size)
+	defer load.end(c.size)
 	rpc.Annotate(c.ctx, "worker", id)
 	up, cancel := reach(c.ctx, link)
 	defer cancel(nil)

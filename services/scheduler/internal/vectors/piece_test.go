@@ -25,7 +25,8 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-func TestRowsOfAnySizeComeBackAsTheirCodesAndTheOtherWayRound(t *testing.T) {
+func TestEncodeAndDecodeRowsOfAnySize(t *testing.T) {
+	// Rows of any size come back as their codes, and codes as rows.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, serving)
 		for _, n := range []int{0, 1, 255, 70_001, 4<<20 - 64} {
@@ -83,7 +84,8 @@ func TestACallWithoutAWorkerSaysWhatIsMissing(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
+func TestMalformedMessagesAreRefused(t *testing.T) {
+	// Malformed messages are refused, and the scheduler continues to serve.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1"}, serving)
 		name := slices.Clip(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "k"))
@@ -119,10 +121,12 @@ func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
 	})
 }
 
-func TestWorkersThatAreKilledUnderEncodeLoseNoChunk(t *testing.T) {
+func TestKilledWorkersLoseNoChunk(t *testing.T) {
+	// Workers that are killed during encode lose no chunk.
 	synctest.Test(t, func(t *testing.T) {
 		ids := []string{"w1", "w2", "w3"}
-		// A chunk takes a while, so that some are under way at every kill. And a bubble's time passes, which reconnects wait for.
+		// A chunk takes a while, so that some are under way at every kill, and because reconnects
+		// wait for the bubble's time to pass.
 		busy := func(id string, w *workertest.Worker) {
 			serving(id, w)
 			w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
@@ -133,7 +137,7 @@ func TestWorkersThatAreKilledUnderEncodeLoseNoChunk(t *testing.T) {
 		r := newRig(t, vectors.Config{FailoverWait: hang, Grace: hang}, ids, busy)
 		const callers = 8
 		var mu sync.Mutex
-		moved := sync.NewCond(&mu) // what is guarded by mu has changed
+		moved := sync.NewCond(&mu) // one of the fields guarded by mu has changed
 		var back [callers]int      // guarded by mu; chunks that have come back to each caller
 		var failure error          // guarded by mu
 		over := false              // guarded by mu
@@ -159,8 +163,8 @@ func TestWorkersThatAreKilledUnderEncodeLoseNoChunk(t *testing.T) {
 				}
 			})
 		}
-		// next waits until so many chunks have come back, at least one of them to each caller: so no call is under way from one kill to
-		// the next, however late its turn comes, and none loses more workers than a call may.
+		// next waits until n chunks have come back, at least one of them to each caller: so no
+		// call is under way from one kill to the next, and none loses more workers than a call may.
 		next := func(n int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -228,7 +232,7 @@ func TestAWorkerThatCannotIsPassedOver(t *testing.T) {
 					} else {
 						require.NoError(t, err)
 					}
-					if calls >= 5 && (tc.ends || asked() > calls) { // who is asked first is drawn by lot
+					if calls >= 5 && (tc.ends || asked() > calls) { // the first worker is drawn at random
 						break
 					}
 					require.Less(t, calls, int64(1000), "nobody was passed over")
@@ -257,7 +261,8 @@ func TestACallThatNoWorkerSurvivesEnds(t *testing.T) {
 	})
 }
 
-func TestACallThatFindsNoOtherWorkerEndsWithItsDeadlineOrItsWait(t *testing.T) {
+func TestPieceEndsAtDeadlineOrFailoverWait(t *testing.T) {
+	// A call that finds no other worker ends at its deadline or after FailoverWait.
 	synctest.Test(t, func(t *testing.T) {
 		stops := func(_ string, w *workertest.Worker) {
 			w.WithVectors("k")
@@ -278,7 +283,7 @@ func TestAFullFleetIsRefusedWithTheTimeToComeAgain(t *testing.T) {
 		r := newRig(t, vectors.Config{FailoverWait: hang}, []string{"w1"}, func(_ string, w *workertest.Worker) {
 			w.WithVectors("k")
 			w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
-				return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: reason.WorkerFull, Message: "full",
+				return rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: reason.WorkerFull, Message: "full",
 					RetryAfter: time.Second}.Err()
 			}
 		})
@@ -361,7 +366,8 @@ func TestACallerThatCancelsEndsItsCallAtTheWorker(t *testing.T) {
 	})
 }
 
-func TestACodebookOnDiskIsLoadedOnceForAllWhoWantIt(t *testing.T) {
+func TestCodebookOnDiskIsLoadedOnce(t *testing.T) {
+	// A codebook on disk is loaded once for all calls that want it.
 	synctest.Test(t, func(t *testing.T) {
 		var gate sync.WaitGroup
 		gate.Add(1)
@@ -391,8 +397,9 @@ func TestACodebookOnDiskIsLoadedOnceForAllWhoWantIt(t *testing.T) {
 	})
 }
 
-// As of models: who drains its worker means it, and a worker that is lost may come back with its copy.
-func TestACodebookWhoseLastCopyIsGoneIsLoadedElsewhere(t *testing.T) {
+// As with models: an operator drains a worker on purpose, but a worker that is lost may come back
+// with its copy.
+func TestCodebookIsLoadedElsewhereWhenLost(t *testing.T) {
 	for name, gone := range map[string]func(r *rig){
 		"drained": func(r *rig) {
 			r.workers["w1"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_DRAINING })
@@ -436,7 +443,8 @@ func TestACodebookWhoseLastCopyIsGoneIsLoadedElsewhere(t *testing.T) {
 	}
 }
 
-func TestACopyThatComesBackInTimeIsNotLoadedElsewhere(t *testing.T) {
+func TestReturningCopyIsNotLoadedElsewhere(t *testing.T) {
+	// A copy that comes back within the grace is not loaded elsewhere.
 	synctest.Test(t, func(t *testing.T) {
 		change := func(id string, w *workertest.Worker) {
 			w.WithVectors("k")
@@ -460,7 +468,8 @@ func TestACopyThatComesBackInTimeIsNotLoadedElsewhere(t *testing.T) {
 	})
 }
 
-func TestALoadOnDemandThatFailedIsNotTriedAgainAtOnce(t *testing.T) {
+func TestFailedLoadOnDemandPauses(t *testing.T) {
+	// A load on demand that failed is not tried again at once.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{OnDemand: hang}, []string{"w1"}, func(_ string, w *workertest.Worker) {
 			w.WithVectors("k")

@@ -15,27 +15,31 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// upward is the shape of a worker's end of a codebook that is put.
-var upward = &grpc.StreamDesc{ClientStreams: true}
+// uploadStream describes PutCodebook's stream to a worker.
+var uploadStream = &grpc.StreamDesc{ClientStreams: true}
 
-// copying is a codebook on its way to one worker.
-type copying struct {
+// upload is a codebook on its way to one worker.
+type upload struct {
 	id     string
 	had    bool // the worker has a codebook of that name
 	stream grpc.ClientStream
 	over   chan struct{} // closed when the worker has answered
 	copies []*pb.CodebookCopy
-	err    error // a status; set, as copies, before over is closed
+	err    error // a status; set, like copies, before over is closed
 	closed bool  // nothing more is sent
 }
 
-// Put serves a call of PutCodebook: every message goes to all workers before the next one is read, so that the slowest sets the pace
-// and one message is held. Workers that have the name get the end first: one that refuses to replace what it has does so before any other
-// has written a thing. The error is a status.
+// Put serves a call of PutCodebook. It sends each message to all workers before it reads the next
+// one, so that the slowest worker sets the pace and one message is held. Workers that have the name
+// get the end of the stream first: if one of them refuses to replace its codebook, no other has
+// written anything. The error is a status.
+//
+//	caller --message--> pour --reference--> upload 1 -> worker 1
+//	                         \-reference--> upload 2 -> worker 2
 func (v *Vectors) Put(down grpc.ServerStream) error {
 	release, err := v.admit(streamBytes)
 	if err != nil {
@@ -54,19 +58,19 @@ func (v *Vectors) Put(down grpc.ServerStream) error {
 	}
 	members, err := v.targets(header, n)
 	if err != nil {
-		return fault.Status(err)
+		return statusOf(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // every stream, whatever happens
+	defer cancel() // ends every stream
 	first := proto.CloneOf(header)
 	first.Replicas = nil
-	var all []*copying
+	var all []*upload
 	var receivers sync.WaitGroup
 	for i := range members {
 		c := v.open(ctx, &members[i], first, &receivers)
 		all = append(all, c)
 	}
-	err = pour(rpc.Bare(down), all)
+	err = pour(rpc.RawStream(down), all)
 	if err == nil {
 		err = finish(all)
 	}
@@ -79,7 +83,7 @@ func (v *Vectors) Put(down grpc.ServerStream) error {
 	for _, c := range all {
 		sum.add(c.id, c.copies, c.err)
 	}
-	v.awaitReady(ctx, header.GetCodebook(), sum.done) // also of a put that some refuse: the status names those that have it
+	v.awaitReady(ctx, header.GetCodebook(), sum.done) // also if some refuse: the status names the workers that have it
 	done, err := outcome(header.GetCodebook(), n, sum.done, sum.failures)
 	if err != nil {
 		return err
@@ -87,12 +91,12 @@ func (v *Vectors) Put(down grpc.ServerStream) error {
 	return down.SendMsg(&pb.PutCodebookResponse{Copies: done})
 }
 
-// headerOf is the first message of a call.
+// headerOf receives the header, the first message of a call.
 func headerOf(down grpc.ServerStream) (*pb.PutCodebookHeader, error) {
-	none := fault.Invalid("the call has no header: it is the first message",
+	none := rpcstatus.Invalid("the call has no header: it is the first message",
 		rpc.Violation{Field: "header", Description: "is missing: it is the first message"})
 	var frame rpc.Frame
-	if err := receive(rpc.Bare(down), &frame); err != nil {
+	if err := receive(rpc.RawStream(down), &frame); err != nil {
 		if errors.Is(err, io.EOF) {
 			return nil, none
 		}
@@ -102,7 +106,7 @@ func headerOf(down grpc.ServerStream) (*pb.PutCodebookHeader, error) {
 	raw := frame.Data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer raw.Free()
 	in := &pb.PutCodebookRequest{}
-	if err := rpc.Decode(raw.ReadOnlyData(), in, fault.Domain); err != nil {
+	if err := rpc.Decode(raw.ReadOnlyData(), in, rpcstatus.Domain); err != nil {
 		return nil, err
 	}
 	if in.GetHeader() == nil {
@@ -111,8 +115,9 @@ func headerOf(down grpc.ServerStream) (*pb.PutCodebookHeader, error) {
 	return in.GetHeader(), checkName("header.codebook", in.GetHeader().GetCodebook())
 }
 
-// targets are the members that get the codebook: as many as are wanted of those that take requests, and all that have another one of the
-// name, also those that drain. These would serve it beside the others once they are undrained.
+// targets returns the members that get the codebook: as many as wanted that accept requests, and
+// all that have another codebook of the name. That includes draining ones, because they would serve
+// the other codebook once they are undrained.
 func (v *Vectors) targets(h *pb.PutCodebookHeader, n int) ([]fleet.Member, error) {
 	members, err := v.able()
 	if err != nil {
@@ -121,36 +126,36 @@ func (v *Vectors) targets(h *pb.PutCodebookHeader, n int) ([]fleet.Member, error
 	drain := v.draining(h.GetCodebook(), h.GetExpectCodebookDigest())
 	if want := h.GetExpectCodebookDigest(); want != "" && !h.GetReplace() {
 		for _, m := range slices.Concat(members, drain) {
-			if has := m.Codebook(h.GetCodebook()).GetCodebookDigest(); has != "" && has != want {
-				return nil, fault.CodebookExists(h.GetCodebook(), m.Report.GetWorkerId(), has)
+			if has := codebookOn(m.Report, h.GetCodebook()).GetCodebookDigest(); has != "" && has != want {
+				return nil, codebookExists(h.GetCodebook(), m.Report.GetWorkerId(), has)
 			}
 		}
 	}
-	members, err = chosen(members, h.GetCodebook(), h.GetShape(), n)
+	members, err = putTargets(members, h.GetCodebook(), h.GetShape(), n)
 	return append(members, drain...), err
 }
 
-// open begins a copy.
-func (v *Vectors) open(ctx context.Context, m *fleet.Member, header *pb.PutCodebookHeader, receivers *sync.WaitGroup) *copying {
-	c := &copying{id: m.Report.GetWorkerId(), had: m.Codebook(header.GetCodebook()) != nil, over: make(chan struct{})}
-	fail := func(err error) *copying {
+// open starts an upload.
+func (v *Vectors) open(ctx context.Context, m *fleet.Member, header *pb.PutCodebookHeader, receivers *sync.WaitGroup) *upload {
+	c := &upload{id: m.Report.GetWorkerId(), had: codebookOn(m.Report, header.GetCodebook()) != nil, over: make(chan struct{})}
+	fail := func(err error) *upload {
 		c.err, c.closed = err, true
 		close(c.over)
 		return c
 	}
 	if !m.Link.Acquire() {
-		return fail(fault.LostVectors(c.id, errGone))
+		return fail(lostCall(c.id, errGone))
 	}
 	up, cancel := reach(ctx, m.Link)
 	end := func() {
 		cancel(nil)
 		m.Link.Release()
 	}
-	stream, err := m.Link.Conn().NewStream(up, upward, pb.VectorService_PutCodebook_FullMethodName, v.codec)
+	stream, err := m.Link.Conn().NewStream(up, uploadStream, pb.VectorService_PutCodebook_FullMethodName, v.codec)
 	if err == nil {
 		err = stream.SendMsg(&pb.PutCodebookRequest{Event: &pb.PutCodebookRequest_Header{Header: header}})
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // whose status comes with the receive
+	if err != nil && !errors.Is(err, io.EOF) { // else the status comes with the receive
 		defer end()
 		return fail(ended(ctx, m.Link.Lost(), c.id, err))
 	}
@@ -168,8 +173,9 @@ func (v *Vectors) open(ctx context.Context, m *fleet.Member, header *pb.PutCodeb
 	return c
 }
 
-// pour gives the caller's messages to all workers until there are no more, or nobody takes any. The error is the end of the call.
-func pour(down grpc.ServerStream, all []*copying) error {
+// pour sends the caller's messages to all workers until there are no more, or until no worker
+// receives any. The error ends the call.
+func pour(down grpc.ServerStream, all []*upload) error {
 	ctx := down.Context()
 	frames, failed := make(chan rpc.Frame), make(chan error, 1)
 	go func() { // ends with the call
@@ -199,7 +205,7 @@ func pour(down grpc.ServerStream, all []*copying) error {
 				return nil
 			}
 			if ctx.Err() != nil {
-				err = fault.Status(context.Cause(ctx))
+				err = statusOf(context.Cause(ctx))
 			}
 			return err
 		case <-all[over].over:
@@ -210,7 +216,7 @@ func pour(down grpc.ServerStream, all []*copying) error {
 }
 
 // send gives a worker another reference to a message.
-func (c *copying) send(f rpc.Frame) {
+func (c *upload) send(f rpc.Frame) {
 	if c.closed {
 		return
 	}
@@ -221,8 +227,9 @@ func (c *copying) send(f rpc.Frame) {
 	}
 }
 
-// finish ends the sending: first to the workers that have the name. The error is the word of one that refuses to replace it.
-func finish(all []*copying) error {
+// finish ends the uploads: first to the workers that have the name. The error is the status of one
+// that refuses to replace it.
+func finish(all []*upload) error {
 	for _, had := range []bool{true, false} {
 		for _, c := range all {
 			if c.had == had && !c.closed {

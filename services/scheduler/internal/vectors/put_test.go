@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// header is of a codebook on n workers; 0: it is not said on how many.
+// header is for a codebook on n workers; 0 leaves replicas unset.
 func header(name string, n uint32) *pb.PutCodebookHeader {
 	h := &pb.PutCodebookHeader{Codebook: name, Shape: workertest.Shape()}
 	if n > 0 {
@@ -63,7 +63,8 @@ func holders(r *rig, name string) (ids []string) {
 	return ids
 }
 
-func TestACodebookIsPutOnAsManyWorkersAsWantedAndServesAtOnce(t *testing.T) {
+func TestPutReachesReplicasAndServesAtOnce(t *testing.T) {
+	// A codebook is put on as many workers as wanted and serves at once.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, nil)
 		pieces := [][]byte{rows(3<<20, 1), {}, rows(1, 2), rows(2<<20, 3)}
@@ -90,7 +91,8 @@ func TestACodebookIsPutOnAsManyWorkersAsWantedAndServesAtOnce(t *testing.T) {
 	})
 }
 
-func TestOtherBytesNeedReplaceAndThenReachEveryWorkerThatHasTheName(t *testing.T) {
+func TestReplaceReachesEveryWorkerWithTheName(t *testing.T) {
+	// Other bytes need replace, and then reach every worker that has the name.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, nil)
 		first, second := rows(1000, 1), rows(1000, 2)
@@ -118,8 +120,9 @@ func TestOtherBytesNeedReplaceAndThenReachEveryWorkerThatHasTheName(t *testing.T
 	})
 }
 
-// A worker that drains gets no copy, and does not keep other bytes under the name either: it may be undrained.
-func TestWhoDrainsIsReplacedTooAndCountsForNobody(t *testing.T) {
+// A worker that drains gets no copy, and must not keep other bytes under the name: it may be
+// undrained.
+func TestPutReplacesOnDrainingWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, nil)
 		first, second := rows(1000, 1), rows(1000, 2)
@@ -211,7 +214,8 @@ func TestAWorkerThatIsKilledUnderAPutIsNamed(t *testing.T) {
 	})
 }
 
-func TestAPutThatEveryWorkerRefusesEndsThoughItsCallerGoesOnWaiting(t *testing.T) {
+func TestPutEndsWhenEveryWorkerRefuses(t *testing.T) {
+	// A put that every worker refuses ends although its caller sends nothing more.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) {
 			w.OnPut = func(*pb.PutCodebookHeader) error {

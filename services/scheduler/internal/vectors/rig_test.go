@@ -14,14 +14,13 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
-	"github.com/millrace/millrace/services/scheduler/internal/server"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 	"github.com/millrace/millrace/services/scheduler/internal/vectors"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
-// hang is a guard: what is waited for comes much sooner.
+// hang bounds waits for events that come much sooner.
 const hang = 30 * time.Second
 
 // rig is a scheduler over workers in memory: "w1" at "w1:1" and so on, each with vectors.
@@ -36,7 +35,7 @@ type rig struct {
 	pb.VectorServiceClient
 }
 
-// newRig starts workers that have been set up by change, and a scheduler over them.
+// newRig starts workers that change has prepared, and a scheduler over them.
 func newRig(t *testing.T, cfg vectors.Config, ids []string, change func(id string, w *workertest.Worker)) *rig {
 	t.Helper()
 	rpctest.NoLeaks(t)
@@ -49,14 +48,15 @@ func newRig(t *testing.T, cfg vectors.Config, ids []string, change func(id strin
 	logger := rpctest.Logger(t)
 	var err error
 	r.fleet, err = fleet.New(fleet.Config{Workers: addresses, Dial: r.net.Dial, Interval: 20 * time.Millisecond,
-		Stale: time.Second, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
+		Stale: time.Second, BackoffMax: 50 * time.Millisecond, Grace: hang,
+		Urgent: vectors.Urgent}, logger)
 	require.NoError(t, err)
 	if cfg.FailoverWait == 0 {
 		cfg.FailoverWait = 200 * time.Millisecond
 	}
 	r.vectors = vectors.New(r.fleet, cfg, logger)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}, logger)
-	server.RegisterVectors(s, r.vectors)
+	s := rpc.NewServer(rpc.ServerConfig{Domain: rpcstatus.Domain, DrainTimeout: 5 * time.Second}, logger)
+	r.vectors.Register(s)
 	following, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.fleet.Run(following) }()
@@ -70,7 +70,7 @@ func newRig(t *testing.T, cfg vectors.Config, ids []string, change func(id strin
 	return r
 }
 
-// start starts a worker, again if it was killed.
+// start starts a worker, or starts it again after it was killed.
 func (r *rig) start(id, incarnation string, change func(id string, w *workertest.Worker)) {
 	r.Helper()
 	w := workertest.New(id, incarnation).WithVectors()
@@ -80,7 +80,7 @@ func (r *rig) start(id, incarnation string, change func(id string, w *workertest
 	r.workers[id], r.processes[id] = w, r.net.Start(r.T, id+":1", w)
 }
 
-// await waits until the scheduler sees as many connected workers.
+// await waits until the scheduler sees n connected workers.
 func (r *rig) await(n int) {
 	r.Helper()
 	require.Eventually(r, func() bool {
@@ -94,7 +94,7 @@ func (r *rig) await(n int) {
 	}, hang, time.Millisecond)
 }
 
-// idle waits until nothing is under way, here or there.
+// idle waits until no call is under way, at the scheduler and at its workers.
 func (r *rig) idle() {
 	r.Helper()
 	for id, w := range r.workers {
@@ -103,7 +103,7 @@ func (r *rig) idle() {
 	require.Eventually(r, func() bool {
 		calls, held := r.vectors.UnderWay()
 		for _, m := range r.fleet.Snapshot().Members {
-			if !m.Load.Idle() || m.Load.Vectors.Bytes() != 0 {
+			if !m.Load.Idle() || r.vectors.UnderWayOn(&m) != 0 || r.vectors.BytesOn(&m) != 0 {
 				return false
 			}
 		}

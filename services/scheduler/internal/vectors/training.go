@@ -14,26 +14,25 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
-	"github.com/millrace/millrace/services/scheduler/internal/route"
+	"github.com/millrace/millrace/services/scheduler/internal/rpcstatus"
 )
 
-// both is the shape of a training's stream.
-var both = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+// trainStream describes TrainCodebook's stream to a worker.
+var trainStream = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
 // training is one call of TrainCodebook.
 type training struct {
 	*Vectors
 	ctx     context.Context
 	down    grpc.ServerStream
-	config  rpc.Frame // kept until a worker has accepted it
-	request route.TrainingRequest
+	config  rpc.Frame // kept until a worker has accepted the training
+	request trainingRequest
 
 	trailer    metadata.MD
 	finished   bool
-	checkpoint uint64 // iteration of the last whole one
+	checkpoint uint64 // iteration of the last complete checkpoint
 	has        bool   // whether there is one
 }
 
@@ -44,7 +43,7 @@ func (v *Vectors) Train(stream grpc.ServerStream) error {
 		return err
 	}
 	defer release()
-	t := &training{Vectors: v, ctx: stream.Context(), down: rpc.Bare(stream)}
+	t := &training{Vectors: v, ctx: stream.Context(), down: rpc.RawStream(stream)}
 	if err := receive(t.down, &t.config); err != nil {
 		if errors.Is(err, io.EOF) {
 			return noConfig()
@@ -55,7 +54,7 @@ func (v *Vectors) Train(stream grpc.ServerStream) error {
 	raw := t.config.Data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer raw.Free()
 	in := &pb.TrainCodebookRequest{}
-	if err := rpc.Decode(raw.ReadOnlyData(), in, fault.Domain); err != nil {
+	if err := rpc.Decode(raw.ReadOnlyData(), in, rpcstatus.Domain); err != nil {
 		return err
 	}
 	if in.GetConfig() == nil {
@@ -68,13 +67,13 @@ func (v *Vectors) Train(stream grpc.ServerStream) error {
 }
 
 func noConfig() error {
-	return fault.Invalid("the training has no config: it is the first message",
+	return rpcstatus.Invalid("the training has no config: it is the first message",
 		rpc.Violation{Field: "config", Description: "is missing: it is the first message"})
 }
 
-// needs is the least that a training takes: its rows, and a 64-bit sum for each value of the codebook. Whatever is out of range is for
-// a worker to refuse.
-func needs(c *pb.TrainingConfig) route.TrainingRequest {
+// needs returns a lower bound of the memory that a training needs: its rows, and a 64-bit sum for
+// each value of the codebook. A config that is out of range is left to the worker to refuse.
+func needs(c *pb.TrainingConfig) trainingRequest {
 	sizes := map[pb.ElementType]uint64{
 		pb.ElementType_ELEMENT_TYPE_F32: 4, pb.ElementType_ELEMENT_TYPE_F16: 2, pb.ElementType_ELEMENT_TYPE_BF16: 2,
 		pb.ElementType_ELEMENT_TYPE_U8: 1, pb.ElementType_ELEMENT_TYPE_I8: 1,
@@ -83,12 +82,12 @@ func needs(c *pb.TrainingConfig) route.TrainingRequest {
 	if c.MaxRowsPerCodeword != nil {
 		rows = min(rows, times(c.GetMaxRowsPerCodeword(), codewords))
 	}
-	return route.TrainingRequest{
-		Rows: times(rows, dimension*sizes[c.GetElementType()]), Rest: times(codewords*dimension, 8), Tie: rand.Uint64(),
+	return trainingRequest{
+		rows: times(rows, dimension*sizes[c.GetElementType()]), rest: times(codewords*dimension, 8), tie: rand.Uint64(),
 	}
 }
 
-// times is a product, at most the largest number.
+// times returns a * b, or the largest number if that overflows.
 func times(a, b uint64) uint64 {
 	high, low := bits.Mul64(a, b)
 	if high > 0 {
@@ -97,51 +96,52 @@ func times(a, b uint64) uint64 {
 	return low
 }
 
-// run offers the training to workers until one accepts it, and stays with that one. Of the caller's messages only the config is read
-// before.
+// run offers the training to workers until one accepts it. Until then only the config is read of
+// the caller's messages, because another worker may need to get it.
 func (t *training) run() error {
-	var last error // what the last worker said
+	var last error // of the last worker
 	for lost := 0; ; {
-		s := t.fleet.Snapshot()
-		i, err := route.PickTraining(&s.Route, t.request)
+		x := t.index()
+		i, err := pickTraining(x, t.request)
 		if err != nil {
 			if last != nil {
 				return last
 			}
-			return fault.Status(err)
+			return statusOf(err)
 		}
-		w := &s.Route.Workers[i]
-		if !w.Load.Vectors.Train(w.Vectors.MaxTrainings) {
-			continue // others took the place meanwhile
+		w, link := &x.workers[i], x.snapshot.Members[i].Link
+		if !w.load.trainings.begin(w.maxTrainings()) {
+			continue // another training took the slot since the pick
 		}
-		if !s.Members[i].Link.Acquire() {
-			w.Load.Vectors.Trained()
-			t.request.Exclude = append(t.request.Exclude, w.ID)
+		if !link.Acquire() {
+			w.load.trainings.end()
+			t.request.exclude = append(t.request.exclude, w.ID)
 			continue
 		}
-		accepted, err := t.on(s.Members[i].Link, w.ID)
-		s.Members[i].Link.Release()
-		w.Load.Vectors.Trained()
-		of := blameOf(err)
-		if of == either {
+		accepted, err := t.trainOn(link, w.ID)
+		link.Release()
+		w.load.trainings.end()
+		scope := scopeOf(err)
+		if scope == scopeEither {
 			lost++
 		}
-		if accepted || err == nil || t.ctx.Err() != nil || of == request || lost == maxLost {
+		if accepted || err == nil || t.ctx.Err() != nil || scope == scopeRequest || lost == maxLost {
 			return err
 		}
 		last = err
-		t.request.Exclude = append(t.request.Exclude, w.ID)
+		t.request.exclude = append(t.request.exclude, w.ID)
 	}
 }
 
-// on trains on one worker; accepted: it has taken the training, and the error is its end.
-func (t *training) on(link *fleet.Link, id string) (accepted bool, err error) {
+// trainOn runs the training on one worker. accepted reports whether the worker accepted it; the
+// error is then how it ended.
+func (t *training) trainOn(link *fleet.Link, id string) (accepted bool, err error) {
 	lost := link.Lost()
 	up, cancel := reach(t.ctx, link)
 	defer cancel(nil)
 	rpc.Annotate(t.ctx, "worker", id)
 	t.trailer = nil
-	stream, err := link.Conn().NewStream(up, both, pb.VectorService_TrainCodebook_FullMethodName, t.codec)
+	stream, err := link.Conn().NewStream(up, trainStream, pb.VectorService_TrainCodebook_FullMethodName, t.codec)
 	if err != nil {
 		return false, ended(t.ctx, lost, id, err)
 	}
@@ -159,7 +159,7 @@ func (t *training) on(link *fleet.Link, id string) (accepted bool, err error) {
 		link.Heard()
 		if !accepted {
 			accepted = true
-			if err := t.begin(stream); err != nil {
+			if err := t.passHeader(stream); err != nil {
 				frame.Free()
 				return true, err
 			}
@@ -173,8 +173,8 @@ func (t *training) on(link *fleet.Link, id string) (accepted bool, err error) {
 	}
 }
 
-// begin lets go of what no other worker will be asked, and passes the worker's headers on.
-func (t *training) begin(stream grpc.ClientStream) error {
+// passHeader sends the worker's headers to the caller.
+func (t *training) passHeader(stream grpc.ClientStream) error {
 	header, err := stream.Header()
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (t *training) begin(stream grpc.ClientStream) error {
 	return nil
 }
 
-// note reads what the end may need.
+// note records the facts that the end of the training may need.
 func (t *training) note(frame *rpc.Frame) {
 	e := eventOf(frame.Data)
 	t.finished = t.finished || e.finished
@@ -194,7 +194,8 @@ func (t *training) note(frame *rpc.Frame) {
 	}
 }
 
-// pump passes the caller's messages on, one at a time: a worker that does not read holds the caller back. It ends with the call.
+// pump sends the caller's messages to the worker, one at a time, so that a worker that does not
+// read slows the caller down. It ends with the call.
 func (t *training) pump(stream grpc.ClientStream, cancel context.CancelCauseFunc) {
 	var frame rpc.Frame
 	for {
@@ -204,18 +205,18 @@ func (t *training) pump(stream grpc.ClientStream, cancel context.CancelCauseFunc
 			_ = stream.CloseSend() // never fails
 			return
 		case err != nil:
-			cancel(err) // the caller is gone, or what it sent is refused here
+			cancel(err) // the caller is gone, or this scheduler refuses its message
 			return
 		}
 		if err := stream.SendMsg(&frame); err != nil {
 			frame.Free()
-			return // the worker has ended the stream, and says why to who receives
+			return // the worker has ended the stream; the receiver gets its status
 		}
 	}
 }
 
-// ended is how a training ended whose stream did. Behind `finished` a status is about what was to be done with the codebook, which has
-// come whole.
+// ended returns how a training ended whose stream ended. After `finished` the codebook is complete;
+// a status then says that the worker could not save it.
 func (t *training) ended(up, lost context.Context, id string, accepted bool, err error) error {
 	if errors.Is(err, io.EOF) {
 		if t.finished {
@@ -223,16 +224,16 @@ func (t *training) ended(up, lost context.Context, id string, accepted bool, err
 		}
 		err = errors.New("it ended the training before it had finished")
 	}
-	if own := context.Cause(up); rpc.Domain(own) == fault.Domain && t.ctx.Err() == nil {
-		return own
+	if cause := context.Cause(up); rpc.Domain(cause) == rpcstatus.Domain && t.ctx.Err() == nil {
+		return cause
 	}
 	out := ended(t.ctx, lost, id, err)
-	if _, known := blames[rpc.Reason(out)]; accepted && !t.finished && known && rpc.Domain(out) == fault.Domain {
+	if _, known := scopesOfReasons[rpc.Reason(out)]; accepted && !t.finished && known && rpc.Domain(out) == rpcstatus.Domain {
 		cause := err
 		if lost.Err() != nil {
 			cause = context.Cause(lost)
 		}
-		return fault.LostTraining(id, t.checkpoint, t.has, cause)
+		return lostTraining(id, t.checkpoint, t.has, cause)
 	}
 	return out
 }

@@ -63,7 +63,8 @@ func (r *rig) begin(ctx context.Context, in *pb.TrainCodebookRequest) trainingCl
 	return stream
 }
 
-// checkpointed sends a whole checkpoint of iteration 5 and a part of one of iteration 10, then waits for the end of the call.
+// checkpointed sends a whole checkpoint of iteration 5 and a part of one of iteration 10, then
+// waits for the end of the call.
 func checkpointed(stream trainingStream) error {
 	if _, err := stream.Recv(); err != nil {
 		return err
@@ -78,7 +79,8 @@ func checkpointed(stream trainingStream) error {
 	return stream.Context().Err()
 }
 
-func TestATrainingGoesThroughWholeAndRowsMayBeSentBeforeItIsAccepted(t *testing.T) {
+func TestTrainingIsRelayedWhole(t *testing.T) {
+	// A training is relayed whole, and its rows may be sent before it is accepted.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, nil)
 		stream, err := r.TrainCodebook(r.within())
@@ -102,8 +104,9 @@ func TestATrainingGoesThroughWholeAndRowsMayBeSentBeforeItIsAccepted(t *testing.
 	})
 }
 
-// A worker that could not save says so behind `finished`, in its own words; one that goes then is lost, and its training is not.
-func TestWhatComesBehindTheEndOfATrainingGoesThrough(t *testing.T) {
+// The status of a worker that could not save the codebook follows `finished` unchanged. If the
+// worker is lost then, the training is not.
+func TestStatusAfterFinishedIsRelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ending := func(_ string, w *workertest.Worker) {
 			w.OnTrain = func(stream trainingStream) error {
@@ -175,7 +178,8 @@ func TestTrainingsGoToTheWorkerWithTheFewest(t *testing.T) {
 	})
 }
 
-func TestATrainingThatAWorkerRefusesIsOfferedToAnother(t *testing.T) {
+func TestRefusedTrainingIsOfferedToAnother(t *testing.T) {
+	// A training that a worker refuses is offered to another one.
 	synctest.Test(t, func(t *testing.T) {
 		var refusals atomic.Int64
 		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
@@ -190,7 +194,7 @@ func TestATrainingThatAWorkerRefusesIsOfferedToAnother(t *testing.T) {
 				return workertest.Refusal(codes.ResourceExhausted, reason.DoesNotFit, "too large")
 			}
 		})
-		for n := 0; n < 6 || refusals.Load() == 0; n++ { // who is asked first is drawn by lot
+		for n := 0; n < 6 || refusals.Load() == 0; n++ { // the first worker is drawn at random
 			require.Less(t, n, 1000, "nobody was asked in vain")
 			stream, err := r.TrainCodebook(r.within())
 			require.NoError(t, err)
@@ -204,7 +208,8 @@ func TestATrainingThatAWorkerRefusesIsOfferedToAnother(t *testing.T) {
 	})
 }
 
-func TestATrainingThatNobodyTakesEndsWithTheWorkersWord(t *testing.T) {
+func TestTrainingRefusedByAllEndsWithTheirStatus(t *testing.T) {
+	// A training that every worker refuses ends with the status of the last one.
 	for name, tc := range map[string]struct {
 		code   codes.Code
 		reason string
@@ -370,7 +375,7 @@ func TestWhatIsNoTrainingIsRefused(t *testing.T) {
 	})
 }
 
-// Messages of a MiB fill the windows of the way, some MiB, and no more is taken from who sends.
+// Messages of a MiB fill the flow-control windows on the way, some MiB; then the sender blocks.
 func TestAWorkerThatDoesNotReadHoldsItsCallerBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })

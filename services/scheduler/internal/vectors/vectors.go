@@ -10,41 +10,44 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/ondemand"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 )
 
 const (
-	// maxMessage bounds a message of vectors: the contract's number.
+	// maxMessage bounds a message. It is part of the contract.
 	maxMessage = 4 << 20
-	// streamBytes is what a stream holds here at most: a message on its way up, and one on its way down.
+	// streamBytes is the most that a stream holds here: one message in each direction.
 	streamBytes = 2 * maxMessage
 	// DefaultMaxCalls is a bound that a busy fleet of eight workers does not reach.
 	DefaultMaxCalls = 1024
-	// DefaultMaxBytes is another one.
+	// DefaultMaxBytes is a bound that a busy fleet of eight workers does not reach, too.
 	DefaultMaxBytes = 512 << 20
-	// MinMaxBytes is the least bound with which every call can be taken.
+	// MinMaxBytes is the smallest bound with which a training can be admitted.
 	MinMaxBytes = streamBytes
 )
 
-// Fleet is where snapshots come from.
+// Fleet returns snapshots.
 type Fleet interface{ Snapshot() *fleet.Snapshot }
 
-// Config bounds what is under way. Zero fields take the default given.
+// Config has the bounds of all calls together. Zero fields get the default given.
 type Config struct {
-	// MaxCalls is how many calls are under way at once, MaxBytes how many bytes of messages these hold; at least one stream's.
-	// DefaultMaxCalls, DefaultMaxBytes.
+	// MaxCalls bounds the calls under way, MaxBytes the bytes of their messages; at least one
+	// stream's. DefaultMaxCalls, DefaultMaxBytes.
 	MaxCalls, MaxBytes int64
-	// FailoverWait is how long a call without a deadline looks for another worker. relay.DefaultFailoverWait.
+	// FailoverWait is how long a call without a deadline looks for another worker.
+	// relay.DefaultFailoverWait.
 	FailoverWait time.Duration
-	// Grace is how long a codebook may be without a worker that is reached before calls for it are refused; 0: they are at once.
+	// Grace is how long calls wait for a codebook whose workers were all lost, before they are
+	// refused; 0: they are refused at once.
 	Grace time.Duration
-	// OnDemand is how long a call waits for the load of a codebook that no worker serves; 0: it begins none.
+	// OnDemand is how long a call waits for the load of a codebook that no worker serves; 0: no
+	// load is started.
 	OnDemand time.Duration
 }
 
-// Vectors carries calls. Safe for concurrent use. Close it.
+// Vectors relays calls. Safe for concurrent use. Close it.
 type Vectors struct {
 	cfg    Config
 	fleet  Fleet
@@ -53,13 +56,15 @@ type Vectors struct {
 
 	calls, bytes atomic.Int64 // under way
 
-	ctx     context.Context // of loads on demand; ends with Close
-	cancel  context.CancelFunc
-	wait    sync.WaitGroup
-	flights flights
+	indexes indexes
+
+	ctx    context.Context // of loads on demand and follow; ends with Close
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	loads  ondemand.Group[target, *demand]
 }
 
-// New makes the carrier over a fleet.
+// New makes a relay over a fleet. Close it.
 func New(f Fleet, cfg Config, logger hclog.Logger) *Vectors {
 	if cfg.MaxCalls <= 0 {
 		cfg.MaxCalls = DefaultMaxCalls
@@ -73,26 +78,47 @@ func New(f Fleet, cfg Config, logger hclog.Logger) *Vectors {
 	cfg.MaxBytes = max(cfg.MaxBytes, streamBytes)
 	v := &Vectors{cfg: cfg, fleet: f, logger: logger.Named("vectors"), codec: grpc.ForceCodecV2(rpc.FrameCodec())}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.loads.Ended = v.ended
+	v.wait.Go(v.follow)
 	return v
 }
 
-// Close lets go of loads on demand, which their workers finish.
+// follow indexes every snapshot until Close, because the loads must see every report: a number of
+// others' trainings would otherwise be as old as the last call.
+func (v *Vectors) follow() {
+	for {
+		select {
+		case <-v.index().snapshot.Next:
+		case <-v.ctx.Done():
+			return
+		}
+	}
+}
+
+// index returns the index of the newest snapshot.
+func (v *Vectors) index() *index { return v.indexes.of(v.fleet) }
+
+// Close stops following loads on demand; their workers finish them.
 func (v *Vectors) Close() {
 	v.cancel()
 	v.wait.Wait()
+	v.loads.Close()
 }
 
-// UnderWay are the calls under way, and the bytes that they are counted with.
+// UnderWayOn returns how many calls run on a member: those that encode, decode or train.
+func (v *Vectors) UnderWayOn(m *fleet.Member) int64 { return v.indexes.underWay(m) }
+
+// UnderWay returns the calls under way and the bytes that they are counted with.
 func (v *Vectors) UnderWay() (calls, bytes int64) { return v.calls.Load(), v.bytes.Load() }
 
-// admit counts a call that holds so many bytes, until release is called. The error is a status.
+// admit counts a call and its bytes until release is called. The error is a status.
 func (v *Vectors) admit(bytes int64) (release func(), err error) {
-	if !take(&v.calls, 1, v.cfg.MaxCalls) {
-		return nil, fault.TooManyVectorCalls(v.cfg.MaxCalls)
+	if !addUpTo(&v.calls, 1, v.cfg.MaxCalls) {
+		return nil, tooManyCalls(v.cfg.MaxCalls)
 	}
-	if !take(&v.bytes, bytes, v.cfg.MaxBytes) {
+	if !addUpTo(&v.bytes, bytes, v.cfg.MaxBytes) {
 		v.calls.Add(-1)
-		return nil, fault.TooManyVectorBytes(bytes, v.bytes.Load(), v.cfg.MaxBytes)
+		return nil, tooManyBytes(bytes, v.bytes.Load(), v.cfg.MaxBytes)
 	}
 	return func() {
 		v.bytes.Add(-bytes)
@@ -100,33 +126,35 @@ func (v *Vectors) admit(bytes int64) (release func(), err error) {
 	}, nil
 }
 
-// take adds n unless the sum would pass most.
-func take(sum *atomic.Int64, n, most int64) bool {
+// addUpTo adds n to sum unless it would exceed limit.
+func addUpTo(sum *atomic.Int64, n, limit int64) bool {
 	for {
-		now := sum.Load()
-		if now+n > most {
+		old := sum.Load()
+		if old+n > limit {
 			return false
 		}
-		if sum.CompareAndSwap(now, now+n) {
+		if sum.CompareAndSwap(old, old+n) {
 			return true
 		}
 	}
 }
 
-// receive takes a message off a caller's stream; it is the caller's to free. A status if it is too large.
+// receive receives a message from a caller's stream; the caller of receive must free it. The error
+// is a status if the message is too large.
 func receive(stream grpc.ServerStream, f *rpc.Frame) error {
 	if err := stream.RecvMsg(f); err != nil {
 		return err
 	}
-	rpc.Received(stream.Context())
+	rpc.ReleaseReceived(stream.Context())
 	if n := f.Data.Len(); n > maxMessage {
 		f.Free()
-		return fault.TooLarge(n, maxMessage)
+		return tooLarge(n, maxMessage)
 	}
 	return nil
 }
 
-// reach is a context for a call to a worker on behalf of ctx's: it ends when the link is lost, too, with its cause.
+// reach returns a context for a call to a worker on behalf of ctx. It also ends when the link is
+// lost, with the cause of that.
 func reach(ctx context.Context, link *fleet.Link) (up context.Context, cancel context.CancelCauseFunc) {
 	up, end := context.WithCancelCause(relay.Outgoing(ctx))
 	lost := link.Lost()

@@ -8,26 +8,24 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 )
 
-// maxName bounds the texts that are read of a message: names and digests are far shorter.
+// maxName bounds the texts that are read from a message: names and digests are far shorter.
 const maxName = 4 << 10
 
 // errWire: the bytes are not a message.
 var errWire = errors.New("is not a valid protobuf message")
 
-// field is one field of a message that lies in buffers.
+// field is one field of a message in buffers.
 type field struct {
 	number protowire.Number
-	value  uint64 // of a number
-	size   int    // of what has bytes; else -1
+	value  uint64 // if it is a number
+	size   int    // if it has bytes; else -1
 	r      *mem.Reader
-	end    int // what is left of the message behind it
+	end    int // what remains of the message after it, in bytes
 }
 
-// text reads a short text; it is not valid for what has more than maxName bytes.
+// text reads a short text. Longer ones than maxName bytes are invalid.
 func (f *field) text() (string, error) {
 	if f.size < 0 || f.size > maxName {
 		return "", errWire
@@ -39,7 +37,8 @@ func (f *field) text() (string, error) {
 	return string(out), nil
 }
 
-// walk visits the fields of a message that ends when so many bytes are left; what a visit has not read is skipped and not copied.
+// walk visits the fields of a message that ends where r has end bytes left. Bytes that a visit does
+// not read are skipped without a copy, so that rows and codes are never decoded.
 func walk(r *mem.Reader, end int, visit func(f *field) error) error {
 	for r.Remaining() > end {
 		tag, err := binary.ReadUvarint(r)
@@ -81,10 +80,11 @@ func walk(r *mem.Reader, end int, visit func(f *field) error) error {
 	return nil
 }
 
-// target are the fields of an EncodeRequest, and alike of a DecodeRequest, that say where it goes.
+// target has the fields of an EncodeRequest or DecodeRequest that route it. Both have them under
+// the same numbers.
 type target struct{ codebook, digest string }
 
-// targetOf reads them.
+// targetOf reads the target of a request.
 func targetOf(data mem.BufferSlice) (t target, err error) {
 	r := data.Reader()
 	defer func() { _ = r.Close() }() // never fails
@@ -98,23 +98,23 @@ func targetOf(data mem.BufferSlice) (t target, err error) {
 		return err
 	})
 	if err != nil {
-		err = fault.Malformed("millrace.v1 request", err.Error()+", or has a name of more than 4 KiB or that is not UTF-8")
+		err = malformed("millrace.v1 request", err.Error()+", or has a name of more than 4 KiB or that is not UTF-8")
 	}
 	return t, err
 }
 
-// event is what is read of a TrainCodebookResponse.
+// event has the fields of a TrainCodebookResponse that the end of a training may need.
 type event struct {
 	finished  bool
 	iteration uint64 // of a checkpoint
-	whole     bool   // whether it ends with this piece
+	whole     bool   // whether this piece completes it
 }
 
-// eventOf reads it; bytes that are no such message are no event.
+// eventOf reads an event; other bytes give an empty event.
 func eventOf(data mem.BufferSlice) (e event) {
 	r := data.Reader()
 	defer func() { _ = r.Close() }()      // never fails
-	_ = walk(r, 0, func(f *field) error { // the caller reads it all
+	_ = walk(r, 0, func(f *field) error { // the caller gets every byte anyway
 		switch f.number {
 		case 4:
 			var offset, total, size uint64

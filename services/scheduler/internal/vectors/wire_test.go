@@ -10,7 +10,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// cut lays bytes into buffers of so many each, as a transport does.
+// cut splits bytes into buffers of size bytes each, as a transport does.
 func cut(raw []byte, size int) (out mem.BufferSlice) {
 	for len(raw) > size {
 		out = append(out, mem.SliceBuffer(raw[:size]))
@@ -29,7 +29,7 @@ func TestAMessageIsReadWhereverItsBuffersEnd(t *testing.T) {
 		require.Equal(t, target{"a/codebook", "digest"}, got, size)
 	}
 	for end := range raw[:20] {
-		_, _ = targetOf(cut(raw[:end], 3)) // whatever it says of a part
+		_, _ = targetOf(cut(raw[:end], 3)) // any result is good for a part
 	}
 }
 
@@ -56,7 +56,7 @@ func TestACheckpointIsWholeWithItsLastPiece(t *testing.T) {
 	}
 }
 
-// What is read of a message is what a worker decodes of it.
+// The fields that are read equal those that a worker decodes.
 func FuzzTarget(f *testing.F) {
 	for _, m := range []*pb.EncodeRequest{{}, {Codebook: "k"}, {Codebook: "k", ExpectCodebookDigest: proto.String("d"), Rows: []byte{1, 2}}} {
 		raw, err := proto.Marshal(m)

@@ -18,37 +18,41 @@ import (
 // PromptTokens is how many tokens every prompt has.
 const PromptTokens = 6
 
-// drawn is the seed of requests that have none.
+// drawn is the seed of requests without one.
 const drawn = 4711
 
-// Answer is a worker's answer to a request by the contract, `resume` included: one event for each token, whose ids depend on the
-// seed, the output and the index, and whose text is one that grows behind its ids by a token.
+// Answer is a worker's answer to a request by the contract, including `resume`: one event for each
+// token. Its id depends on the seed, the output and the index. Its text arrives with the next
+// token.
 type Answer struct {
-	// Worker, Class, Digest are what `started` says; an empty class is "class", an empty digest that of Model.
+	// Worker, Class and Digest are the values in `started`. An empty class means "class", an empty
+	// digest that of Model.
 	Worker, Class, Digest string
-	// Context is the worker's own in tokens, of which every prompt has PromptTokens. 0: no stream is too long for it, and one that states no
-	// max_tokens has no tokens.
+	// Context is the worker's context in tokens, of which every prompt takes PromptTokens. 0: no
+	// stream is too long, and a request without max_tokens gets no tokens.
 	Context int
-	// Old is a worker of an earlier version: it reports no max_tokens and refuses context_length as an unknown field.
+	// Old makes it a worker of an earlier version: it reports no max_tokens and refuses
+	// context_length as an unknown field.
 	Old bool
-	// Cached is what the worker says of its prefix cache.
+	// Cached is the number of cached prompt tokens that the worker reports.
 	Cached uint32
-	// Pause comes before each token.
+	// Pause is the time before each token.
 	Pause time.Duration
-	// Events is how many events are sent before Err ends the stream; negative: all, and Err is not looked at.
+	// Events is how many events are sent before Err ends the stream; negative: all, and Err is
+	// ignored.
 	Events int
-	// Err ends it; nil is OK.
+	// Err ends the stream; nil: OK.
 	Err error
-	// Hold keeps the stream open behind Events until it is cancelled or its worker dies.
+	// Hold keeps the stream open after Events until it is cancelled or its worker is killed.
 	Hold bool
-	// Change sees, and may change, every event before it leaves.
+	// Change may change every event before it is sent.
 	Change func(*pb.GenerateResponse)
 }
 
-// Whole answers to the end.
+// Whole returns an answer without a break.
 func Whole(worker string) Answer { return Answer{Worker: worker, Events: -1} }
 
-// Generate streams it; it can be a Worker's OnGenerate.
+// Generate streams the answer. It can be a Worker's OnGenerate.
 func (a Answer) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 	events, err := a.Of(in)
 	if err != nil {
@@ -81,7 +85,7 @@ func (a Answer) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServ
 	return nil
 }
 
-// Of are all events of the answer, or why the request is refused.
+// Of returns all events of the answer, or the refusal of the request.
 func (a Answer) Of(in *pb.GenerateRequest) ([]*pb.GenerateResponse, error) {
 	started := &pb.Started{
 		WorkerId: a.Worker, ClassId: a.Class, ModelDigest: a.Digest, PromptTokens: PromptTokens, PromptDigest: "digest of the prompt",
@@ -151,7 +155,7 @@ func (a Answer) Of(in *pb.GenerateRequest) ([]*pb.GenerateResponse, error) {
 	return events, nil
 }
 
-// fit is the most tokens of a continuation, or why the request does not fit.
+// fit returns the most tokens of an output, or the refusal of a request that does not fit.
 func (a Answer) fit(in *pb.GenerateRequest) (int, error) {
 	own, wanted := a.Context, a.Context
 	if own == 0 {
@@ -183,7 +187,7 @@ func (a Answer) fit(in *pb.GenerateRequest) (int, error) {
 	return limit, nil
 }
 
-// expectations refuses what is not the stream that is asked for.
+// expectations returns a refusal if the stream differs from the one that the request expects.
 func expectations(in *pb.GenerateRequest, is *pb.Started) error {
 	for _, want := range []struct {
 		asked *string
@@ -196,7 +200,7 @@ func expectations(in *pb.GenerateRequest, is *pb.Started) error {
 	return nil
 }
 
-// received refuses what is resumed and was never sent.
+// received returns a refusal if the resumed tokens were never sent.
 func received(seed uint64, output, limit int, r *pb.Resume) error {
 	var ids []uint32
 	bytes := 0
@@ -210,7 +214,8 @@ func received(seed uint64, output, limit int, r *pb.Resume) error {
 	return nil
 }
 
-// token is the event of the k-th token of an output. The text of a token comes with the next one, the last with its own.
+// token returns the event of the k-th token of an output. The text of a token is in the next event,
+// that of the last one in its own.
 func token(seed uint64, output, k, limit int) *pb.GenerateResponse {
 	id := func(k int) uint32 { return uint32((seed+uint64(output)*1000+uint64(k)*17)%100_000) + 1 }
 	words := []string{"", "a", " é", "漢", " the"}
@@ -227,7 +232,7 @@ func token(seed uint64, output, k, limit int) *pb.GenerateResponse {
 	}}}
 }
 
-// Refusal is a worker's own status.
+// Refusal returns a worker's own status.
 func Refusal(code codes.Code, why, message string) error {
-	return rpc.Fault{Code: code, Domain: rpc.WorkerDomain, Reason: why, Message: message}.Err()
+	return rpc.Error{Code: code, Domain: rpc.WorkerDomain, Reason: why, Message: message}.Err()
 }

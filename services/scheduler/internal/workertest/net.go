@@ -18,14 +18,20 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// Net is a network of addresses in memory. An address where nobody listens refuses.
+// Net is an in-memory network. An address without a listener refuses connections.
 type Net struct {
-	mu        sync.Mutex
-	processes map[string]*Process // guarded by mu
+	mu struct {
+		sync.Mutex
+		processes map[string]*Process
+	}
 }
 
-// NewNet makes an empty network.
-func NewNet() *Net { return &Net{processes: map[string]*Process{}} }
+// NewNet returns an empty network.
+func NewNet() *Net {
+	n := &Net{}
+	n.mu.processes = map[string]*Process{}
+	return n
+}
 
 // Dial connects to an address of the network, on first use.
 func (n *Net) Dial(address string) (*grpc.ClientConn, error) {
@@ -33,7 +39,7 @@ func (n *Net) Dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			n.mu.Lock()
-			p := n.processes[address]
+			p := n.mu.processes[address]
 			n.mu.Unlock()
 			if p == nil {
 				return nil, fmt.Errorf("connection to %s refused", address)
@@ -49,44 +55,48 @@ type Process struct {
 	lis     *bufconn.Listener
 	stop    func()
 
-	mu     sync.Mutex
-	frozen chan struct{}      // guarded by mu; closed by Thaw, nil unless frozen
-	conns  map[*conn]struct{} // guarded by mu
-	taken  int                // guarded by mu; connections accepted so far
-	killed bool               // guarded by mu; connections that were on their way are broken as they come
+	mu struct {
+		sync.Mutex
+		frozen   chan struct{} // closed by Thaw; nil unless frozen
+		conns    map[*conn]struct{}
+		accepted int  // connections so far
+		killed   bool // connections that were on their way are closed when they arrive
+	}
 }
 
-// Start runs a worker at an address, until the test ends or Kill or Stop.
+// Start runs a worker at an address until the test ends, or until Kill or Stop.
 func (n *Net) Start(t testing.TB, address string, w *Worker) *Process {
 	t.Helper()
-	p := &Process{net: n, address: address, lis: bufconn.Listen(1 << 20), conns: map[*conn]struct{}{}}
+	p := &Process{net: n, address: address, lis: bufconn.Listen(1 << 20)}
+	p.mu.conns = map[*conn]struct{}{}
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: 5 * time.Second}, rpctest.Logger(t))
 	w.register(server)
 	n.mu.Lock()
-	require.Nil(t, n.processes[address], "%s is in use", address)
-	n.processes[address] = p
+	require.Nil(t, n.mu.processes[address], "%s is in use", address)
+	n.mu.processes[address] = p
 	n.mu.Unlock()
 	p.stop = rpctest.Serve(t, server, &listener{Listener: p.lis, process: p})
 	t.Cleanup(p.Kill) // before the server is stopped, so that nothing waits for a frozen connection
 	return p
 }
 
-// remove makes the address refuse.
+// remove makes the address refuse connections.
 func (p *Process) remove() {
 	p.net.mu.Lock()
-	if p.net.processes[p.address] == p {
-		delete(p.net.processes, p.address)
+	if p.net.mu.processes[p.address] == p {
+		delete(p.net.mu.processes, p.address)
 	}
 	p.net.mu.Unlock()
 }
 
-// Kill breaks every connection at once and refuses new ones, as kill -9 does. It may be called again.
+// Kill breaks every connection at once and refuses new ones, as kill -9 does. It may be called
+// again.
 func (p *Process) Kill() {
 	p.remove()
 	p.mu.Lock()
-	p.killed = true
-	all := p.conns
-	p.conns = map[*conn]struct{}{}
+	p.mu.killed = true
+	all := p.mu.conns
+	p.mu.conns = map[*conn]struct{}{}
 	p.mu.Unlock()
 	for c := range all {
 		_ = c.Close()
@@ -97,38 +107,38 @@ func (p *Process) Kill() {
 func (p *Process) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.frozen == nil {
-		p.frozen = make(chan struct{})
+	if p.mu.frozen == nil {
+		p.mu.frozen = make(chan struct{})
 	}
 }
 
-// Thaw takes a freeze back.
+// Thaw ends a freeze.
 func (p *Process) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.frozen != nil {
-		close(p.frozen)
-		p.frozen = nil
+	if p.mu.frozen != nil {
+		close(p.mu.frozen)
+		p.mu.frozen = nil
 	}
 }
 
-// CutOff stops every read and write of one connection and keeps it open, as a network does that forgets it. Connections count from 0
-// in the order in which they came.
+// CutOff stops every read and write of one connection and keeps it open: a half-open connection.
+// Connections count from 0 in the order of their arrival.
 func (p *Process) CutOff(number int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for c := range p.conns {
+	for c := range p.mu.conns {
 		if c.number == number {
 			c.cut.Store(true)
 		}
 	}
 }
 
-// Connections is how many are open.
+// Connections returns how many connections are open.
 func (p *Process) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.conns)
+	return len(p.mu.conns)
 }
 
 // Stop ends the worker as SIGTERM does: new connections are refused, running calls finish.
@@ -137,7 +147,7 @@ func (p *Process) Stop() {
 	p.stop()
 }
 
-// listener hands out connections that can be killed and frozen.
+// listener accepts connections that can be killed and frozen.
 type listener struct {
 	net.Listener
 	process *Process
@@ -150,15 +160,15 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	out := &conn{Conn: c, process: l.process, closed: make(chan struct{})}
 	l.process.mu.Lock()
-	killed := l.process.killed
-	out.number = l.process.taken
-	l.process.taken++
+	killed := l.process.mu.killed
+	out.number = l.process.mu.accepted
+	l.process.mu.accepted++
 	if !killed {
-		l.process.conns[out] = struct{}{}
+		l.process.mu.conns[out] = struct{}{}
 	}
 	l.process.mu.Unlock()
 	if killed {
-		_ = out.Close() // its server ends it as it does one that its caller breaks
+		_ = out.Close() // the server then ends it as it does one that its caller breaks
 	}
 	return out, nil
 }
@@ -187,7 +197,7 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	c.process.mu.Lock()
-	delete(c.process.conns, c)
+	delete(c.process.mu.conns, c)
 	c.process.mu.Unlock()
 	return c.Conn.Close()
 }
@@ -195,7 +205,7 @@ func (c *conn) Close() error {
 // gate waits while the process is frozen or the connection cut off.
 func (c *conn) gate() {
 	c.process.mu.Lock()
-	frozen := c.process.frozen
+	frozen := c.process.mu.frozen
 	c.process.mu.Unlock()
 	if c.cut.Load() {
 		<-c.closed

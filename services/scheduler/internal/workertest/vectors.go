@@ -18,29 +18,33 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
-// Vectors is a worker's VectorService. What it computes is no codebook: the code of a byte is the byte with other bits. Set the hooks
-// before the worker starts.
+// Vectors is a worker's VectorService. It computes no real codebook: the code of a byte is the byte
+// with some bits flipped. The hooks must be set before the worker starts.
 type Vectors struct {
 	pb.UnimplementedVectorServiceServer
 
-	// OnEncode comes before the answer; its error is one.
+	// OnEncode is called before the answer. Its error is the answer.
 	OnEncode func(context.Context, *pb.EncodeRequest) error
-	// OnTrain replaces a training that is accepted, takes all rows, and sends a checkpoint, the rows' digest as codebook, and its end.
+	// OnTrain replaces a training that accepts all rows, and sends a checkpoint, the rows' digest
+	// as codebook, and its end.
 	OnTrain func(grpc.BidiStreamingServer[pb.TrainCodebookRequest, pb.TrainCodebookResponse]) error
-	// OnPut comes behind the header; its error is the answer.
+	// OnPut is called after the header. Its error is the answer.
 	OnPut func(*pb.PutCodebookHeader) error
-	// OnLoadCodebook comes before the load; its error is the answer.
+	// OnLoadCodebook is called before the load. Its error is the answer.
 	OnLoadCodebook func(context.Context, *pb.LoadCodebookRequest) error
 
-	// Encodes, Puts and CodebookLoads count calls begun; Training counts trainings under way.
+	// Encodes, Puts and CodebookLoads count calls; Training counts running trainings.
 	Encodes, Puts, CodebookLoads, Training atomic.Int64
 
 	worker *Worker
-	mu     sync.Mutex
-	put    map[string][]byte // guarded by mu
+	mu     struct {
+		sync.Mutex
+		put map[string][]byte
+	}
 }
 
-// WithVectors gives a worker codebooks that serve, digest "d-" and the name, and room for two trainings.
+// WithVectors gives a worker codebooks that serve, digest "d-" and the name, and room for two
+// trainings.
 func (w *Worker) WithVectors(codebooks ...string) *Worker {
 	w.Change(func(r *pb.WorkerReport) {
 		r.Vectors = &pb.VectorStatus{MaxTrainings: 2, FreeSpoolBytes: 1 << 40}
@@ -52,26 +56,26 @@ func (w *Worker) WithVectors(codebooks ...string) *Worker {
 	return w
 }
 
-// Codebook is a codebook that serves.
+// Codebook returns a codebook that is ready.
 func Codebook(name, digest string) *pb.CodebookInfo {
 	return &pb.CodebookInfo{Name: name, CodebookDigest: digest, State: pb.CodebookState_CODEBOOK_STATE_READY, DeviceBytes: 64,
 		Shape: Shape()}
 }
 
-// Shape is of a codebook of 64 bytes.
+// Shape returns the shape of a codebook of 64 bytes.
 func Shape() *pb.CodebookShape {
 	return &pb.CodebookShape{Kind: pb.CodebookKind_CODEBOOK_KIND_FLAT, Metric: pb.VectorMetric_VECTOR_METRIC_L2, Dimension: 8, Codewords: 2,
 		Subspaces: 1, CodewordType: pb.ElementType_ELEMENT_TYPE_F32}
 }
 
-// Put is what was put under a name, and nil if nothing was.
+// Put returns the file that was put under a name; nil: none was.
 func (v *Vectors) Put(name string) []byte {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.put[name]
+	return v.mu.put[name]
 }
 
-// Codes are what a fake worker encodes bytes to, and decodes to them.
+// Codes returns the codes of bytes, and the bytes of codes.
 func Codes(rows []byte) []byte {
 	out := slices.Clone(rows)
 	for i := range out {
@@ -80,7 +84,7 @@ func Codes(rows []byte) []byte {
 	return out
 }
 
-// find is the codebook that serves, or why none does.
+// find returns the codebook that is ready, or a refusal.
 func (v *Vectors) find(name string, digest *string) (*pb.CodebookInfo, error) {
 	report, _ := v.worker.now()
 	for _, b := range report.GetVectors().GetCodebooks() {
@@ -95,7 +99,7 @@ func (v *Vectors) find(name string, digest *string) (*pb.CodebookInfo, error) {
 	return nil, Refusal(codes.NotFound, reason.UnknownCodebook, "no such codebook")
 }
 
-// set makes a codebook that of the report, or takes it out.
+// set sets a codebook in the report, or removes it.
 func (v *Vectors) set(name string, b *pb.CodebookInfo) {
 	v.worker.Change(func(r *pb.WorkerReport) {
 		r.Vectors.Codebooks = slices.DeleteFunc(r.GetVectors().GetCodebooks(), func(b *pb.CodebookInfo) bool { return b.GetName() == name })
@@ -220,10 +224,10 @@ func (v *Vectors) PutCodebook(stream grpc.ClientStreamingServer[pb.PutCodebookRe
 		copied.AlreadyLoaded = b.GetCodebookDigest() == digest
 	}
 	v.mu.Lock()
-	if v.put == nil {
-		v.put = map[string][]byte{}
+	if v.mu.put == nil {
+		v.mu.put = map[string][]byte{}
 	}
-	v.put[h.GetCodebook()] = all
+	v.mu.put[h.GetCodebook()] = all
 	v.mu.Unlock()
 	v.set(h.GetCodebook(), Codebook(h.GetCodebook(), digest))
 	return stream.SendAndClose(&pb.PutCodebookResponse{Copies: []*pb.CodebookCopy{copied}})

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Worker is what a process serves. Set the hooks before it starts.
+// Worker is a fake worker. Its hooks must be set before its process starts.
 type Worker struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
@@ -26,80 +26,85 @@ type Worker struct {
 
 	// OnGenerate replaces Stream.
 	OnGenerate func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error
-	// OnTokenize comes before the answer; its error is one.
+	// OnTokenize is called before the answer. Its error is the answer.
 	OnTokenize func(*pb.TokenizeRequest) error
+	// OnEmbed answers Embed; nil: this worker does not have it.
+	OnEmbed func(*pb.EmbedRequest) (*pb.EmbedResponse, error)
 	// OnLoad replaces a load that succeeds after two events of progress.
 	OnLoad func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error
 	// OnUnload replaces an unload that frees 100 bytes of a model that is reported.
 	OnUnload func(*pb.UnloadModelRequest) (*pb.UnloadModelResponse, error)
-	// OnHealth sees, and may change, every health message before it leaves.
+	// OnHealth may change every health message before it is sent.
 	OnHealth func(*pb.HealthResponse)
-	// OnDrain replaces a Drain that shows in the report.
+	// OnDrain is called before a drain. Its error is the answer.
 	OnDrain func(*pb.DrainRequest) error
 
-	// Running counts generations under way; Generations and Loads count those begun.
+	// Running counts running generations; Generations and Loads count calls.
 	Running, Generations, Loads atomic.Int64
 
-	mu      sync.Mutex
-	report  *pb.WorkerReport // guarded by mu; replaced, never changed
-	changed chan struct{}    // guarded by mu; closed on the next change
-	hangUp  chan struct{}    // guarded by mu; closed by HangUp
-	seen    []metadata.MD    // guarded by mu; of each call but Health
+	mu struct {
+		sync.Mutex
+		report  *pb.WorkerReport // replaced, never changed
+		changed chan struct{}    // closed on the next change
+		hangUp  chan struct{}    // closed by HangUp
+		calls   []metadata.MD    // of all calls but Health
+	}
 }
 
-// New makes a worker that is ready and serves the models given, digest "d-" and the name.
+// New returns a worker that is ready and serves models with the digests "d-" and the name.
 func New(id, incarnation string, models ...string) *Worker {
-	w := &Worker{changed: make(chan struct{}), hangUp: make(chan struct{})}
-	w.report = &pb.WorkerReport{
+	w := &Worker{}
+	w.mu.changed, w.mu.hangUp = make(chan struct{}), make(chan struct{})
+	w.mu.report = &pb.WorkerReport{
 		WorkerId: id, Incarnation: incarnation, ClassId: "class", Version: "test", State: pb.WorkerState_WORKER_STATE_READY,
 		Device: &pb.DeviceStatus{Kind: "sim", BytesTotal: 1000, BytesFree: 1000}, Load: &pb.LoadStatus{},
 	}
 	w.Vectors.worker = w
 	for _, name := range models {
-		w.report.Models = append(w.report.Models, Model(name))
-		w.report.Files = append(w.report.Files, &pb.ModelFile{Name: name, FileBytes: 100, NeededBytes: 100})
+		w.mu.report.Models = append(w.mu.report.Models, Model(name))
+		w.mu.report.Files = append(w.mu.report.Files, &pb.ModelFile{Name: name, FileBytes: 100, NeededBytes: 100})
 	}
 	return w
 }
 
-// Model is a model that serves, with a context that is longer than the streams of tests.
+// Model returns a model that is ready, with a context that is longer than the streams of tests.
 func Model(name string) *pb.ModelStatus {
 	return &pb.ModelStatus{Name: name, ModelDigest: "d-" + name, State: pb.ModelState_MODEL_STATE_READY, ContextLength: 1 << 20}
 }
 
-// Change changes the report; Health streams tell it as a delta.
+// Change changes the report, which Health streams send as a delta.
 func (w *Worker) Change(change func(*pb.WorkerReport)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.report = proto.CloneOf(w.report)
-	change(w.report)
-	close(w.changed)
-	w.changed = make(chan struct{})
+	w.mu.report = proto.CloneOf(w.mu.report)
+	change(w.mu.report)
+	close(w.mu.changed)
+	w.mu.changed = make(chan struct{})
 }
 
-// HangUp ends the health streams there are.
+// HangUp ends the open health streams.
 func (w *Worker) HangUp() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	close(w.hangUp)
-	w.hangUp = make(chan struct{})
+	close(w.mu.hangUp)
+	w.mu.hangUp = make(chan struct{})
 }
 
-// hungUp is closed when health streams are to end.
+// hungUp returns a channel that is closed when health streams must end.
 func (w *Worker) hungUp() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.hangUp
+	return w.mu.hangUp
 }
 
-// Seen is the metadata of the calls so far, Health aside.
+// Seen returns the metadata of all calls but Health.
 func (w *Worker) Seen() []metadata.MD {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]metadata.MD{}, w.seen...)
+	return append([]metadata.MD{}, w.mu.calls...)
 }
 
-// register puts the services on a server.
+// register registers the services on a server.
 func (w *Worker) register(r grpc.ServiceRegistrar) {
 	pb.RegisterInferenceServiceServer(r, w)
 	pb.RegisterModelServiceServer(r, w)
@@ -107,22 +112,22 @@ func (w *Worker) register(r grpc.ServiceRegistrar) {
 	pb.RegisterVectorServiceServer(r, &w.Vectors)
 }
 
-// see notes a call.
+// see records the metadata of a call.
 func (w *Worker) see(ctx context.Context) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	w.mu.Lock()
-	w.seen = append(w.seen, md)
+	w.mu.calls = append(w.mu.calls, md)
 	w.mu.Unlock()
 }
 
-// now is the report and what is closed when it changes.
+// now returns the report and a channel that is closed when it changes.
 func (w *Worker) now() (*pb.WorkerReport, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.report, w.changed
+	return w.mu.report, w.mu.changed
 }
 
-// Health serves the contract: a worker that stops reports until its generations have ended.
+// Health implements the contract: a worker that stops reports until its generations have ended.
 func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]) error {
 	in, err := stream.Recv()
 	if err != nil {
@@ -188,7 +193,7 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 	}
 }
 
-// Generate streams what OnGenerate or Stream does.
+// Generate calls OnGenerate, or Stream.
 func (w *Worker) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 	w.see(stream.Context())
 	w.Generations.Add(1)
@@ -201,7 +206,7 @@ func (w *Worker) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	return Stream(stream, report.GetWorkerId(), int(in.GetStopping().GetMaxTokens()), 0)
 }
 
-// Stream sends `started`, as many events of one token with a pause before each, and `finished`.
+// Stream sends `started`, tokens events of one token with a pause before each, and `finished`.
 func Stream(stream grpc.ServerStreamingServer[pb.GenerateResponse], worker string, tokens int, pause time.Duration) error {
 	if err := stream.Send(Started(worker)); err != nil {
 		return err
@@ -221,26 +226,26 @@ func Stream(stream grpc.ServerStreamingServer[pb.GenerateResponse], worker strin
 	return stream.Send(Finished(tokens))
 }
 
-// Started is the first event.
+// Started returns the first event.
 func Started(worker string) *pb.GenerateResponse {
 	return &pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: &pb.Started{WorkerId: worker}}}
 }
 
-// Token is the event of the i-th token.
+// Token returns the event of the i-th token.
 func Token(i int) *pb.GenerateResponse {
 	return &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: &pb.Tokens{
 		TokenIndex: uint32(i), TokenIds: []uint32{uint32(i)}, Text: " token",
 	}}}
 }
 
-// Finished is the last event.
+// Finished returns the last event.
 func Finished(tokens int) *pb.GenerateResponse {
 	return &pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: &pb.Finished{
 		Reason: pb.FinishReason_FINISH_REASON_LENGTH, Usage: &pb.Usage{CompletionTokens: uint32(tokens)},
 	}}}
 }
 
-// Tokenize answers one token for each byte.
+// Tokenize returns one token for each byte.
 func (w *Worker) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
 	w.see(ctx)
 	if w.OnTokenize != nil {
@@ -255,7 +260,16 @@ func (w *Worker) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 	return out, nil
 }
 
-// LoadModel does what OnLoad does, or loads.
+// Embed calls OnEmbed.
+func (w *Worker) Embed(ctx context.Context, in *pb.EmbedRequest) (*pb.EmbedResponse, error) {
+	w.see(ctx)
+	if w.OnEmbed == nil {
+		return w.UnimplementedInferenceServiceServer.Embed(ctx, in)
+	}
+	return w.OnEmbed(in)
+}
+
+// LoadModel calls OnLoad, or loads.
 func (w *Worker) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
 	w.see(stream.Context())
 	w.Loads.Add(1)
@@ -280,7 +294,7 @@ func (w *Worker) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 		ModelDigest: "d-" + in.GetModel()}}})
 }
 
-// UnloadModel does what OnUnload does, or unloads.
+// UnloadModel calls OnUnload, or unloads.
 func (w *Worker) UnloadModel(_ context.Context, in *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
 	if w.OnUnload != nil {
 		return w.OnUnload(in)
@@ -298,13 +312,13 @@ func (w *Worker) UnloadModel(_ context.Context, in *pb.UnloadModelRequest) (*pb.
 		r.Models = kept
 	})
 	if !found {
-		return nil, rpc.Fault{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: reason.UnknownModel, Message: "not loaded"}.Err()
+		return nil, rpc.Error{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: reason.UnknownModel, Message: "not loaded"}.Err()
 	}
 	report, _ := w.now()
 	return &pb.UnloadModelResponse{WorkerIds: []string{report.GetWorkerId()}, FreedBytes: 100}, nil
 }
 
-// Drain does what OnDrain does, or reports DRAINING.
+// Drain calls OnDrain and reports DRAINING.
 func (w *Worker) Drain(_ context.Context, in *pb.DrainRequest) (*pb.DrainResponse, error) {
 	if w.OnDrain != nil {
 		if err := w.OnDrain(in); err != nil {

@@ -78,7 +78,7 @@ function showWorker(w, name, state, device, memory, cache, sequences, rate, step
 // standing is a worker's state in words.
 const standing = (w) => (heard(w) ? word(w.report.state, "WORKER_STATE_") : "unreachable");
 
-// Drains that this page asked for, by worker id: {says, busy, failed}.
+// Drains that this page requested, by worker id: {says, busy, failed}.
 const drains = new Map();
 
 // showDrain offers to drain a worker that serves, and to take back one that drains.
@@ -102,7 +102,7 @@ function showDrain(cell, w, is) {
 
 // drain has a worker drained or taken back. What follows from it is in the worker's state.
 async function drain(id, method) {
-  const job = {says: "asked", busy: true};
+  const job = {says: "requested", busy: true};
   drains.set(id, job);
   show();
   try {
@@ -167,7 +167,7 @@ function stepOf(progress) {
 
 // ---- Models ---------------------------------------------------------------------------------------------------------------------
 
-// Changes that this page asked for, by model: {says, done, total, busy, failed}.
+// Changes that this page requested, by model: {says, done, total, busy, failed}.
 const changes = new Map();
 
 // modelsOf are the models of the fleet by name, each with its copies on workers and its files.
@@ -258,7 +258,7 @@ function showChange(cell, m, usable) {
 // change has models loaded or unloaded, and shows how far that is. A load goes on though the page is closed.
 async function change(name, method, request) {
   if (changes.get(name)?.busy) return;
-  const job = {says: method === "LoadModel" ? "asked" : "unloading: running requests end first", busy: true};
+  const job = {says: method === "LoadModel" ? "requested" : "unloading: running requests end first", busy: true};
   changes.set(name, job);
   show();
   try {
@@ -297,7 +297,7 @@ function sure(question, yes, no, then) {
 
 // ---- The fleet ------------------------------------------------------------------------------------------------------------------
 
-// show shows what the scheduler told last.
+// show renders the scheduler's last message.
 function show() {
   const {workers, generations} = fleet;
   const ready = workers.filter((w) => heard(w) && w.report.state === "WORKER_STATE_READY").length;
@@ -336,7 +336,7 @@ function showGeneration(g, request, model, worker, tokens, age) {
   say(age, time(seconds(g.age)));
 }
 
-// tell says how the page and the scheduler stand.
+// tell shows the state of the page and of the scheduler.
 function tell(says, how) {
   say($("link"), says);
   dress($("link"), how);

@@ -5,7 +5,7 @@ export const $ = (id) => document.getElementById(id);
 
 // ---- Calls ----------------------------------------------------------------------------------------------------------------------
 
-// The token is kept nowhere but here: whoever opens the page anew shows it anew.
+// The token is stored only here: a reload of the page asks for it again.
 let token = "";
 export const useToken = (shown) => (token = shown);
 export const hasToken = () => token !== "";

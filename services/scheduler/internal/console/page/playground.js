@@ -5,7 +5,7 @@ import {$, call, count, dress, make, say, time, word} from "./parts.js";
 // What stops the run under way, if there is one, and the last run that can be made again: {request, ids}.
 let stopper, first;
 
-// offer offers the models that serve, the first of them where nobody has chosen.
+// offer offers the models that serve, the first of them if none was chosen.
 export function offer(names) {
   const list = $("names");
   if ([...list.children].map((o) => o.value).join("\n") === names.join("\n")) return;
@@ -13,7 +13,7 @@ export function offer(names) {
   if (!$("model").value && names.length) $("model").value = names[0];
 }
 
-// asked is the request that the form says.
+// asked returns the request of the form.
 function asked() {
   const request = {
     model: $("model").value,
@@ -108,7 +108,7 @@ async function generate(request, into, status, before) {
   return run;
 }
 
-// told is what there is to say of a run.
+// told returns the summary of a run.
 function told({ids, started}, begun, firstToken, end) {
   const took = (performance.now() - firstToken) / 1000;
   return [`${ids.length} tokens, ${end}`, firstToken && `first after ${time((firstToken - begun) / 1000)}`,

@@ -1,2 +1,0 @@
-// Package app wires a worker: device, models, server. Run blocks until its context ends.
-package app
