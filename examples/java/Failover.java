@@ -22,11 +22,11 @@ import millrace.v1.Inference.Started;
 import millrace.v1.InferenceServiceGrpc;
 
 /**
- * The events of a generation of one continuation. Where a server is lost, the next of the channels goes on behind the last token with
- * those that would have come: nothing is told twice. Closing it cancels the call. For one thread.
+ * The events of a generation of one continuation. If a server is lost, the next of the channels resumes the stream after the last token,
+ * and no event comes twice. Closing it cancels the call. Not thread-safe.
  */
 final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
-  private static final int MAX_RESPONSE_BYTES = 64 << 20; // what a server may send; gRPC's own default is 4 MiB
+  private static final int MAX_RESPONSE_BYTES = 64 << 20; // of a server; gRPC's default is 4 MiB
   private static final Metadata.Key<byte[]> DETAILS = Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER);
 
   private final List<? extends Channel> channels;
@@ -34,10 +34,10 @@ final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
   private final Deadline deadline; // null: none
   private final List<Integer> ids = new ArrayList<>();
   private long textBytes;
-  private Started started; // null: nothing has come
+  private Started started; // null: no event yet
   private int lost;
   private Context.CancellableContext call;
-  private Iterator<GenerateResponse> events; // null: the next server is to be asked
+  private Iterator<GenerateResponse> events; // null: the next server must be called
   private GenerateResponse next;
 
   Failover(List<? extends Channel> channels, GenerateRequest request, Deadline deadline) {
@@ -99,20 +99,20 @@ final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
   }
 
   /**
-   * Whether a call failed since its server is gone. A proxy that has passed a part of an answer on resets the stream then, which is
-   * INTERNAL in gRPC, without the details that faults of servers have.
+   * Whether a call failed because its server is lost. A proxy that has forwarded a part of the answer resets the stream then, which is
+   * INTERNAL in gRPC, without the details that errors of servers have.
    */
   private static boolean lostServer(StatusRuntimeException e) {
     boolean detailed = e.getTrailers() != null && e.getTrailers().containsKey(DETAILS);
     return e.getStatus().getCode() == Status.Code.UNAVAILABLE || (e.getStatus().getCode() == Status.Code.INTERNAL && !detailed);
   }
 
-  /** Asks the next server, for the rest if something came. */
+  /** Calls the next server, for the rest of the stream if a token came. */
   private void begin() {
     if (started != null) {
       request.getSamplingBuilder().setSeed(started.getSeed());
       request.setExpectModelDigest(started.getModelDigest()).setExpectPromptDigest(started.getPromptDigest());
-      if (started.hasMaxTokens()) { // a server with another context makes the stream neither longer nor shorter
+      if (started.hasMaxTokens()) { // a server with another context must not change the length
         request.setContextLength(started.getPromptTokens() + started.getMaxTokens());
       }
       request.clearResume().addResume(Resume.newBuilder().setOutputIndex(0).addAllTokenIds(ids).setTextBytes(textBytes));
@@ -128,7 +128,7 @@ final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
     }
   }
 
-  /** Keeps what another server needs to go on. Null: a second server says what the first one said. */
+  /** Stores what a resume needs. Returns null for an event that only repeats an earlier one. */
   private GenerateResponse keep(GenerateResponse event) {
     switch (event.getEventCase()) {
       case STARTED:

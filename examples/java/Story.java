@@ -15,7 +15,7 @@ import millrace.v1.Inference.GenerateResponse;
 import millrace.v1.Inference.Sampling;
 import millrace.v1.Inference.Stopping;
 
-/** Streams a story. Ctrl-C stops it, on the device too; a server that is lost is replaced by the next of --target. */
+/** Streams a story. Ctrl-C stops it, on the device too; if a server is lost, the next of --target continues. */
 final class Story {
   private static final Set<String> FLAGS = Set.of(
       "target", "model", "max-tokens", "temperature", "seed", "timeout", "stop-after", "tls-ca", "tls-cert", "tls-key");
@@ -66,7 +66,7 @@ final class Story {
       code = 1;
     } finally {
       for (ManagedChannel channel : channels) {
-        channel.shutdown(); // a call that was cancelled is told to its server first
+        channel.shutdown(); // sends the cancellation of a call first
       }
     }
     for (ManagedChannel channel : channels) {
@@ -79,7 +79,7 @@ final class Story {
     System.exit(code);
   }
 
-  /** The status's text, and the causes that this client has for it: "io exception" alone does not say that a connection was refused. */
+  /** The status's text and its causes, because "io exception" alone does not say that a connection was refused. */
   private static String explain(StatusRuntimeException e) {
     StringBuilder text = new StringBuilder(String.valueOf(e.getStatus().getDescription()));
     for (Throwable cause = e.getStatus().getCause(); cause != null; cause = cause.getCause()) {

@@ -1,5 +1,5 @@
 'use strict';
-// Streams a story. Ctrl-C stops it, on the device too; a server that is lost is replaced by the next of --target.
+// Streams a story. Ctrl-C stops it, on the device too; if a server is lost, the next of --target continues.
 
 const { parseArgs } = require('node:util');
 const { status } = require('@grpc/grpc-js');

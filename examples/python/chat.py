@@ -22,7 +22,7 @@ channels = [failover.channel(target) for target in args.target.split(",")]
 
 
 def load():
-    """Loads the model and shows how far it is. The load goes on in the server if this program ends."""
+    """Loads the model and shows the progress. The load continues in the server if this program ends."""
     stub = models_pb2_grpc.ModelServiceStub(channels[0])
     for event in stub.LoadModel(models_pb2.LoadModelRequest(model=args.model)):
         if event.WhichOneof("event") == "progress" and event.progress.bytes_total:

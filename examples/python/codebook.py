@@ -1,4 +1,4 @@
-"""Trains a codebook on random vectors, encodes them, and compares the error with the one that the training reports."""
+"""Trains a codebook on random vectors, encodes them, and compares the error with that of the training."""
 
 import argparse
 

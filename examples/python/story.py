@@ -1,4 +1,4 @@
-"""Streams a story. Ctrl-C stops it, on the device too; a server that is lost is replaced by the next of --target."""
+"""Streams a story. Ctrl-C stops it, on the device too; if a server is lost, the next of --target continues."""
 
 import argparse
 import sys

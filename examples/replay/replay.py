@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Computes the tokens of a response again from its seed and the candidates that came with it.
+"""Computes the tokens of a response again from its seed and its candidates.
 
     millrace generate -m stories "Once upon a time" --seed 7 --temperature 0.8 --top-k 40 --output-candidates 64 --json > answer.jsonl
     python3 replay.py answer.jsonl --temperature 0.8 --top-k 40
@@ -17,7 +17,7 @@ UNIT = 1 << 40  # a token as likely as the best one has this mass
 
 
 def f32(x):
-    """Rounds a number as an engine does that computes in single precision."""
+    """Rounds a number to single precision, as the engine does."""
     return struct.unpack("<f", struct.pack("<f", x))[0]
 
 
@@ -32,7 +32,7 @@ def random_bits(seed, position, output_index):
 
 
 def reach(tokens, share):
-    """Returns the first tokens whose mass reaches a share of the mass of all."""
+    """Returns the first tokens whose mass reaches a share of the total mass."""
     total = sum(t["mass"] for t in tokens)
     target, so_far = min(max(math.ceil(f32(share) * float(total)), 1), total), 0
     for n, t in enumerate(tokens, 1):
@@ -43,7 +43,7 @@ def reach(tokens, share):
 
 
 def choose(candidates, knobs, seed, position, output_index):
-    """Returns the token at a position, and how near the draw was to the boundary of another one, as a share of all mass."""
+    """Returns the token at a position, and the distance of the draw to the next token, as a share of the total mass."""
     tokens = [{"id": c.get("tokenId", 0), "x": f32(c.get("logprob", 0.0))} for c in candidates if c.get("tokenId", 0) not in knobs.forbid]
     if knobs.temperature == 0:
         return tokens[0]["id"], 1.0

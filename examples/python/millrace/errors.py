@@ -1,4 +1,4 @@
-"""Why a call failed, for programs: the reason that Millrace gives with every error, over gRPC's own status."""
+"""The machine-readable reason of a failed call, which Millrace sends with every error besides gRPC's status."""
 
 from collections import namedtuple
 

@@ -1,4 +1,4 @@
-"""Streams from Millrace that go on elsewhere when a server is lost: a helper over the generated stubs."""
+"""Streams from Millrace that fail over to another server when theirs is lost: a helper for the generated stubs."""
 
 import time
 
@@ -10,7 +10,7 @@ from millrace.v1 import inference_pb2_grpc
 
 def channel(target, ca=None, cert=None, key=None):
     """A channel to a scheduler or worker: plaintext, or over TLS by files of PEM."""
-    options = [("grpc.max_receive_message_length", 64 << 20)]  # what a server may send; gRPC's own default is 4 MiB
+    options = [("grpc.max_receive_message_length", 64 << 20)]  # of a server; gRPC's default is 4 MiB
     if ca is None:
         return grpc.insecure_channel(target, options)
     ca, key, cert = (open(path, "rb").read() if path else None for path in (ca, key, cert))
@@ -18,15 +18,15 @@ def channel(target, ca=None, cert=None, key=None):
 
 
 def lost_server(error):
-    """Whether a call failed since its server is gone. A proxy that has passed a part of an answer on resets the stream then, which is
-    INTERNAL in gRPC, without the details that faults of servers have."""
+    """Whether a call failed because its server is lost. A proxy that has forwarded a part of the answer resets the stream then, which is
+    INTERNAL in gRPC, without the details that errors of servers have."""
     detailed = any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ())
     return error.code() == grpc.StatusCode.UNAVAILABLE or (error.code() == grpc.StatusCode.INTERNAL and not detailed)
 
 
 def stream(channels, request, timeout=None):
-    """Yields the events of a generation of one continuation. Where a server is lost, the next of channels goes on behind the last
-    token with those that would have come: nothing is told twice. Closing the generator cancels the call."""
+    """Yields the events of a generation of one continuation. If a server is lost, the next of channels resumes the stream after the last
+    token, and no event comes twice. Closing the generator cancels the call."""
     deadline = None if timeout is None else time.monotonic() + timeout
     started, ids, text_bytes, lost = None, [], 0, 0
     while True:
@@ -38,7 +38,7 @@ def stream(channels, request, timeout=None):
                 kind = event.WhichOneof("event")
                 if kind == "started":
                     if started is not None and not event.started.HasField("exact"):
-                        continue  # it says what the first one said
+                        continue  # it repeats the first one
                     started = started or event.started
                 elif kind == "tokens":
                     ids.extend(event.tokens.token_ids)
@@ -54,7 +54,7 @@ def stream(channels, request, timeout=None):
         if started is not None:
             request.sampling.seed = started.seed
             request.expect_model_digest, request.expect_prompt_digest = started.model_digest, started.prompt_digest
-            if started.HasField("max_tokens"):  # a server with another context makes the stream neither longer nor shorter
+            if started.HasField("max_tokens"):  # a server with another context must not change the length
                 request.context_length = started.prompt_tokens + started.max_tokens
             del request.resume[:]
             request.resume.append(pb.Resume(output_index=0, token_ids=ids, text_bytes=text_bytes))

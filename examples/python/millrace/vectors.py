@@ -12,7 +12,7 @@ from millrace.v1 import codebooks_pb2 as books
 from millrace.v1 import vectors_pb2 as pb
 from millrace.v1 import vectors_pb2_grpc
 
-# A message has at most 4 MiB, with a few bytes around its rows.
+# A message has at most 4 MiB; its rows must leave a few bytes.
 PIECE = 3 << 20
 
 _ELEMENTS = {
@@ -22,7 +22,7 @@ _TYPES = {books.ELEMENT_TYPE_F32: "<f4", books.ELEMENT_TYPE_F16: "<f2"}
 
 
 def _rows(x):
-    """The array as rows in the byte order of the wire, and the type of its elements."""
+    """Returns the array as rows in the byte order of the wire, and the type of its elements."""
     x = numpy.asarray(x)
     if x.ndim != 2:
         raise ValueError(f"want an array of two dimensions, rows and elements, and it has {x.ndim}")
@@ -32,14 +32,14 @@ def _rows(x):
 
 
 def _pieces(x):
-    """Whole rows of x, as many as a message may have."""
+    """Yields pieces of x: as many whole rows as fit in a message."""
     step = max(PIECE // max(x.shape[1] * x.itemsize, 1), 1)
     for begin in range(0, len(x), step):
         yield x[begin : begin + step]
 
 
 def train(channel, x, codewords, name=None, progress=None, **config):
-    """Trains a codebook on the rows of x and returns what TrainCodebook says at the end: digest, iterations, empty codewords, and energy,
+    """Trains a codebook on the rows of x and returns the result of TrainCodebook: digest, iterations, empty codewords, and energy,
     which is the mean distance of the rows from their codewords: of the metric L2 the mean squared error of a row. With a name the codebook
     stays on the worker, and encode and decode take it. progress is called with each TrainingProgress. config has further fields of
     TrainingConfig, such as seed=1, max_iterations=50, subspaces=8 for a product codebook, metric=VECTOR_METRIC_COSINE."""
@@ -77,11 +77,11 @@ def encode(channel, name, x):
 
 
 def decode(channel, name, codes):
-    """The codewords of codes that encode gave, as rows. Codewords in bfloat16, which numpy has no type for, come as float32."""
+    """Returns the codewords of codes from encode, as rows. Codewords in bfloat16, for which numpy has no type, are returned as float32."""
     codes = numpy.ascontiguousarray(codes)
     codes = codes.reshape(len(codes), -1)
     stub, pieces = vectors_pb2_grpc.VectorServiceStub(channel), []
-    # A row of codes becomes a row of vectors, which must fit into an answer of 4 MiB: ask for few rows until the width is known.
+    # The decoded rows must fit into an answer of 4 MiB, so request few rows until their width is known.
     begin, step = 0, 16
     while begin < len(codes):
         piece = codes[begin : begin + step]

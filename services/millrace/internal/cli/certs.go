@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/services/internal/certs"
 	"github.com/millrace/millrace/services/internal/transport"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 	clockSkew = time.Hour
 )
 
-// leafName is what a leaf may be called: it becomes a file's name and a DNS name.
+// leafName matches valid names of a leaf: the name becomes a file's name and a DNS name.
 var leafName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 
 // certs makes certificates for development.
@@ -40,20 +41,20 @@ func (a *app) certs() *cobra.Command {
 		Long: "Makes DIR/NAME.pem and DIR/NAME-key.pem for each NAME, under the authority DIR/ca.pem, which is made if it is not there.\n" +
 			"Each certificate is for serving and for calling, has the names dns:NAME, dns:localhost, ip:127.0.0.1, ip:::1 and those of\n" +
 			"--san, and an ECDSA key on P-256. No file is replaced, and all are readable by you alone. Who has DIR/ca-key.pem can make\n" +
-			"certificates that your servers trust: this is for development and tests. No server is asked.",
+			"certificates that your servers trust: this is for development and tests. No server is needed.",
 		Example: "  millrace certs scheduler worker client\n  millrace certs worker-7 --san ip:10.0.0.7,uri:spiffe://example.org/worker",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if valid <= 0 || valid > authorityTime {
-				return usagef("--valid is %v: must be above 0 and at most %v", valid, authorityTime)
+				return failure.Usagef("--valid is %v: must be above 0 and at most %v", valid, authorityTime)
 			}
 			more, err := transport.ParseSANs(sans)
 			if err != nil {
-				return usagef("--san: %w", err)
+				return failure.Usagef("--san: %w", err)
 			}
 			for i, name := range names {
 				if !leafName.MatchString(name) || name == authorityName || strings.HasSuffix(name, "-key") || slices.Contains(names[:i], name) {
-					return usagef("%q: want names such as worker or worker-7.example, each once, of small letters, digits, dots and dashes, none of them ca or with -key at its end", name)
+					return failure.Usagef("%q: want names such as worker or worker-7.example, each once, of small letters, digits, dots and dashes, none of them ca or with -key at its end", name)
 				}
 			}
 			files, err := makeCertificates(dir, names, more, time.Now().Add(-clockSkew), valid+clockSkew)
@@ -120,7 +121,7 @@ func makeCertificates(dir string, names []string, more []transport.SAN, from tim
 	return files, nil
 }
 
-// readAuthority reads that of a folder; fs.ErrNotExist says that there is none.
+// readAuthority reads the authority of a folder, or returns fs.ErrNotExist.
 func readAuthority(dir string) (*certs.Authority, error) {
 	certFile, keyFile := pairFiles(dir, authorityName)
 	cert, certErr := os.ReadFile(certFile)

@@ -20,7 +20,8 @@ func leaf(t *testing.T, dir, name string) *x509.Certificate {
 	return pair.Leaf
 }
 
-func TestCertsMakesAnAuthorityAndLeavesAndReplacesNothing(t *testing.T) {
+func TestCertsMakesAuthorityAndLeaves(t *testing.T) {
+	// Certificates are signed by a new authority, and existing files are never replaced.
 	dir := filepath.Join(t.TempDir(), "deep", "certs")
 	r := &rig{target: "127.0.0.1:1"} // no server is asked
 	require.Equal(t, 0, r.run(t, "certs", "scheduler", "worker", "--dir", dir), r.err.String())

@@ -17,8 +17,9 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
-	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/protoflags"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
 const chatHelp = `/help           this list
@@ -61,19 +62,19 @@ func (a *app) chat() *cobra.Command {
 
 // conversation is a chat under way.
 type conversation struct {
-	app      *app
-	conn     grpc.ClientConnInterface
-	req      *pb.GenerateRequest // with the knobs; its chat is set for each answer
-	by       *pb.Chat            // how the messages are rendered; it has none
-	system   string
-	messages []*pb.ChatMessage // without the system message
-	tty      bool              // a person types
-	quiet    bool
+	app        *app
+	conn       grpc.ClientConnInterface
+	req        *pb.GenerateRequest // with the knobs; its chat is set for each answer
+	by         *pb.Chat            // how the messages are rendered; it has none
+	system     string
+	messages   []*pb.ChatMessage // without the system message
+	isTerminal bool              // a person types
+	quiet      bool
 }
 
 func (a *app) runChat(ctx context.Context, req *pb.GenerateRequest, by *pb.Chat, system string, quiet bool) error {
 	if req.GetSampling().GetNumSequences() > 1 {
-		return usagef("--num-sequences: a conversation has one answer at a time")
+		return failure.Usagef("--num-sequences: a conversation has one answer at a time")
 	}
 	conn, hangUp, err := a.dial()
 	if err != nil {
@@ -93,8 +94,8 @@ func (a *app) runChat(ctx context.Context, req *pb.GenerateRequest, by *pb.Chat,
 	}
 	in := a.lineReader()
 	defer in.close()
-	c := &conversation{app: a, conn: conn, req: req, by: by, system: system, tty: in.interactive(), quiet: quiet}
-	if c.tty {
+	c := &conversation{app: a, conn: conn, req: req, by: by, system: system, isTerminal: in.interactive(), quiet: quiet}
+	if c.isTerminal {
 		fmt.Fprintf(a.Err, "%s; /help lists the commands, Ctrl-D leaves\n", render.Line(req.GetModel()))
 	}
 	return c.run(ctx, in)
@@ -128,7 +129,7 @@ func (c *conversation) run(ctx context.Context, in lineReader) error {
 			err = c.answer(ctx, line)
 		}
 		switch {
-		case err != nil && (!c.tty || ctx.Err() != nil):
+		case err != nil && (!c.isTerminal || ctx.Err() != nil):
 			return err
 		case err != nil:
 			c.app.explain(err)
@@ -196,7 +197,7 @@ func (c *conversation) command(line string) error {
 		name, value, _ := strings.Cut(rest, " ")
 		return c.set(name, strings.TrimSpace(value))
 	default:
-		return usagef("there is no command %s; /help lists them", word)
+		return failure.Usagef("there is no command %s; /help lists them", word)
 	}
 	return nil
 }
@@ -218,7 +219,7 @@ func (c *conversation) show() {
 func (c *conversation) set(name, value string) error {
 	field := strings.ReplaceAll(name, "-", "_")
 	if field == "num_sequences" {
-		return usagef("a conversation has one answer at a time")
+		return failure.Usagef("a conversation has one answer at a time")
 	}
 	for _, m := range []proto.Message{c.req.GetSampling(), c.req.GetStopping()} {
 		fd := m.ProtoReflect().Descriptor().Fields().ByTextName(field)
@@ -228,19 +229,19 @@ func (c *conversation) set(name, value string) error {
 		before := proto.Clone(m)
 		m.ProtoReflect().Clear(fd)
 		if value == "" {
-			if c.tty {
+			if c.isTerminal {
 				fmt.Fprintf(c.app.Err, "%s has its default again\n", field)
 			}
 			return nil
 		}
-		if err := knobs.Set(m, name, value); err != nil {
+		if err := protoflags.Set(m, name, value); err != nil {
 			proto.Reset(m)
 			proto.Merge(m, before)
-			return usagef("%s: %w", name, err)
+			return failure.Usagef("%s: %w", name, err)
 		}
 		return nil
 	}
-	return usagef("there is no knob %q; millrace chat --help lists them", name)
+	return failure.Usagef("there is no knob %q; millrace chat --help lists them", name)
 }
 
 // answer adds a message, streams the answer and adds it. Ctrl-C ends the answer and keeps what there is; after a
@@ -257,13 +258,13 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if c.tty { // elsewhere Ctrl-C ends the program
+	if c.isTerminal { // elsewhere Ctrl-C ends the program
 		c.app.onInterrupt(func() { stop(failure.ErrInterrupted) })
 		defer c.app.onInterrupt(nil)
 	}
 
-	_, tty := terminal(c.app.Out)
-	out := newOutputs(c.app.Out, tty, 1)
+	_, isTerminal := tty.Of(c.app.Out)
+	out := newOutputs(c.app.Out, isTerminal, 1)
 	var said strings.Builder
 	done, err := stream(ctx, c.conn, c.app.leave, c.req, func(event *pb.GenerateResponse) error {
 		said.WriteString(event.GetTokens().GetText())
@@ -274,7 +275,7 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 	if done.tokens > 0 || err == nil {
 		out.finish(0)
 	}
-	stopped := c.tty && err != nil && errors.Is(context.Cause(ctx), failure.ErrInterrupted)
+	stopped := c.isTerminal && err != nil && errors.Is(context.Cause(ctx), failure.ErrInterrupted)
 	if !c.quiet && (err == nil || done.tokens > 0) {
 		note := ""
 		if stopped {

@@ -35,7 +35,7 @@ func (a *answers) generate(in *pb.GenerateRequest, s generating) error {
 	return say(s, 0, "re: ", last)
 }
 
-// talk lists what a request's chat says, as "role: content".
+// talk lists the messages of a request's chat, as "role: content".
 func talk(in *pb.GenerateRequest) []string {
 	var all []string
 	for _, m := range in.GetChat().GetMessages() {
@@ -65,7 +65,7 @@ func TestAScriptedChatRemembersAndObeysCommands(t *testing.T) {
 	require.Nil(t, a.all[3].GetSampling().Seed)
 }
 
-func TestChatTellsStatisticsBesideItsAnswers(t *testing.T) {
+func TestChatPrintsStatisticsApartFromAnswers(t *testing.T) {
 	var a answers
 	r := serve(t, &fake{generate: a.generate})
 	r.in = strings.NewReader("one\n/help\n")
@@ -97,7 +97,8 @@ func TestTheFirstFailureEndsAScriptedChat(t *testing.T) {
 	}
 }
 
-func TestAModelWithoutATemplateIsRefusedBeforeAnythingIsTyped(t *testing.T) {
+func TestChatRefusesModelWithoutTemplate(t *testing.T) {
+	// The refusal comes before the first prompt, so that no typed text is lost.
 	plain := model("stories")
 	plain.Capabilities.ChatTemplate = false
 	r := serve(t, &fake{models: []*pb.ModelInfo{plain}})
@@ -117,7 +118,7 @@ func TestCtrlCEndsAScriptedChatEvenWhileItReads(t *testing.T) {
 	require.Equal(t, 130, r.run(t, "chat"))
 }
 
-// reading tells of each read before it begins.
+// reading reports each read before it begins.
 type reading struct {
 	io.Reader
 	tell func()

@@ -10,14 +10,15 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+	"github.com/millrace/millrace/services/millrace/internal/protoflags"
 )
 
 // chatFlags adds the flags of how a chat template renders, which fill chat.
 func chatFlags(fs *pflag.FlagSet, chat *pb.Chat) {
 	fs.Var(templateArgs{chat}, "template-arg", "variable of the chat template, as name=JSON, such as enable_thinking=false; may be given several times")
-	knobs.RegisterAs(fs, chat, "template_name", "template", "chat template to use, of those that millrace models lists (unset: the model's default one)")
-	knobs.Register(fs, chat, map[string]string{
+	protoflags.RegisterAs(fs, chat, "template_name", "template", "chat template to use, of those that millrace models lists (unset: the model's default one)")
+	protoflags.Register(fs, chat, map[string]string{
 		"parse_special_in_content": "recognise special tokens in messages too, which lets a message forge turns (unset: false)",
 	})
 }
@@ -33,7 +34,7 @@ func asMessage(chat *pb.Chat, text string) *pb.Chat {
 func onlyWithChat(fs *pflag.FlagSet) error {
 	for _, name := range []string{"template-arg", "template", "parse-special-in-content"} {
 		if fs.Changed(name) {
-			return usagef("--%s needs --chat: without it no chat template is used", name)
+			return failure.Usagef("--%s needs --chat: without it no chat template is used", name)
 		}
 	}
 	return nil
@@ -48,11 +49,11 @@ func (templateArgs) Type() string   { return "name=json" }
 func (a templateArgs) Set(text string) error {
 	name, raw, found := strings.Cut(text, "=")
 	if name = strings.TrimSpace(name); !found || name == "" {
-		return fmt.Errorf("%w: %q is not name=JSON", knobs.ErrValue, text)
+		return fmt.Errorf("%w: %q is not name=JSON", protoflags.ErrValue, text)
 	}
 	v := &structpb.Value{}
 	if err := protojson.Unmarshal([]byte(raw), v); err != nil {
-		return fmt.Errorf("%w: %q is not JSON: a text needs quotes, as in --template-arg '%s=\"low\"'", knobs.ErrValue, raw, name)
+		return fmt.Errorf("%w: %q is not JSON: a text needs quotes, as in --template-arg '%s=\"low\"'", protoflags.ErrValue, raw, name)
 	}
 	if a.chat.TemplateKwargs == nil {
 		a.chat.TemplateKwargs = &structpb.Struct{Fields: map[string]*structpb.Value{}}

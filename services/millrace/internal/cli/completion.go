@@ -18,13 +18,12 @@ const completionTimeout = time.Second
 // lister returns names that a server has.
 type lister func(context.Context, grpc.ClientConnInterface) ([]string, error)
 
-// complete makes shells complete the names of models, workers and codebooks, and the values of flags that have few. Where the
+// complete makes shells complete the names of models and workers, and the values of flags that have few. Where the
 // server does not answer in time there is nothing to complete.
 func (a *app) complete(root *cobra.Command) {
 	for path, names := range map[string]lister{
 		"load": modelNames(pb.ModelState_MODEL_STATE_ON_DISK), "unload": modelNames(),
 		"drain": workerNames, "undrain": workerNames,
-		"vectors load": codebookNames, "vectors unload": codebookNames,
 	} {
 		c, _, err := root.Find(strings.Fields(path))
 		if err != nil {
@@ -49,26 +48,23 @@ func (a *app) complete(root *cobra.Command) {
 
 // completeFlag makes shells complete one flag, if its values are known or a server has them.
 func (a *app) completeFlag(c *cobra.Command, f *pflag.Flag) {
-	values, names, directive := map[string][]string{
+	values, names := map[string][]string{
 		"kv-type": {"f32", "f16", "bf16", "f8"}, "prompt-class": {"prefill", "decode"}, "class": {"prefill", "decode"},
-	}[f.Name], lister(nil), cobra.ShellCompDirectiveNoFileComp
+	}[f.Name], lister(nil)
 	if kinds := strings.Split(f.Value.Type(), "|"); len(kinds) > 1 {
 		values = kinds
 	}
-	switch f.Name {
-	case "model":
+	if f.Name == "model" {
 		names = modelNames(pb.ModelState_MODEL_STATE_READY)
-	case "codebook":
-		names, directive = codebookNames, cobra.ShellCompDirectiveDefault // or a file
 	}
 	if values == nil && names == nil {
 		return
 	}
 	_ = c.RegisterFlagCompletionFunc(f.Name, func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if names != nil {
-			return a.names(c.Context(), names), directive
+			return a.names(c.Context(), names), cobra.ShellCompDirectiveNoFileComp
 		}
-		return values, directive
+		return values, cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for a flag that is not there, or that has one already
 }
 
@@ -116,15 +112,6 @@ func workerNames(ctx context.Context, conn grpc.ClientConnInterface) (names []st
 		if id := w.GetReport().GetWorkerId(); id != "" {
 			names = append(names, id)
 		}
-	}
-	return names, err
-}
-
-// codebookNames lists the codebooks, loaded or not.
-func codebookNames(ctx context.Context, conn grpc.ClientConnInterface) (names []string, err error) {
-	out, err := pb.NewVectorServiceClient(conn).ListCodebooks(ctx, &pb.ListCodebooksRequest{})
-	for _, b := range out.GetCodebooks() {
-		names = append(names, b.GetName())
 	}
 	return names, err
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
-// deviceHead are the columns of deviceTable. DEVICE is the whole device as its driver counts it, LEDGER what the worker
-// holds of it.
+// deviceHead are the columns of deviceTable. DEVICE is the whole device as its driver counts it,
+// LEDGER the worker's part of it.
 var deviceHead = []string{
 	"WORKER", "TEMP", "POWER", "ECC ERRORS", "CORRECTED", "DEVICE USED", "DEVICE FREE", "LEDGER USED", "LEDGER FREE",
 	"POOLED", "POOL HITS", "MISSES", "LEAKED", "FAILED FREES", "VERIFIED", "IDLE",
 }
 
-// deviceTable is one row a worker about its device, on a screen of width columns (0: no limit) over several tables; what is not known
-// is an empty cell, never 0.
+// deviceTable returns one row a worker about its device. On a screen of width columns (0: no limit)
+// it is split into several tables. An unknown value is an empty cell, never 0.
 func deviceTable(workers []*pb.FleetWorker, width int) string {
 	var rows [][]string
 	for _, w := range workers {

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-func TestDrainAndUndrainTellAScheduler(t *testing.T) {
+func TestDrainAndUndrainCallTheScheduler(t *testing.T) {
 	told := map[string]bool{}
 	f := &fake{within: -1}
 	f.drain = func(id string, drains bool) error {
@@ -20,7 +20,7 @@ func TestDrainAndUndrainTellAScheduler(t *testing.T) {
 	}
 	r := serve(t, f)
 	require.Equal(t, 0, r.run(t, "drain", "w1"), r.err.String())
-	require.Equal(t, "w1 drains: it finishes what runs and takes nothing new\n", r.out.String())
+	require.Equal(t, "w1 drains: it finishes its running calls and accepts no new ones\n", r.out.String())
 	require.Equal(t, map[string]bool{"w1": true}, told)
 	require.EqualValues(t, -1, f.within, "as long as it takes")
 	for text, want := range map[string]time.Duration{"0s": 0, "10m": 10 * time.Minute} {
@@ -39,8 +39,8 @@ func TestDrainAndUndrainTellAScheduler(t *testing.T) {
 	require.Equal(t, 2, r.run(t, "undrain", "w1", "w2"))
 }
 
-func TestDrainOfAWorkerItselfSaysWhoIsAsked(t *testing.T) {
+func TestDrainOfWorkerNeedsScheduler(t *testing.T) {
 	r := serve(t, &fake{})
 	require.Equal(t, 5, r.run(t, "drain", "w1"))
-	require.Contains(t, r.err.String(), "is no scheduler")
+	require.Contains(t, r.err.String(), "is not a scheduler")
 }

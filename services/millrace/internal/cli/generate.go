@@ -8,8 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+	"github.com/millrace/millrace/services/millrace/internal/protoflags"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/session"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
 // generateFlags are the flags of generate that are not fields of the request as they stand.
@@ -23,6 +26,7 @@ type generateFlags struct {
 	expect   pb.GenerateRequest // the expect_ fields and request_id
 	asChat   bool
 	chat     pb.Chat // how --chat renders; it has no messages
+	guided   guidedFlags
 }
 
 // generate continues a prompt.
@@ -40,6 +44,7 @@ func (a *app) generate() *cobra.Command {
 			"  millrace generate -m stories \"Once upon a time\" --max-tokens 100 --seed 7\n" +
 			"  millrace generate -m qwen3 --chat --template-arg enable_thinking=false \"Name three rivers\"\n" +
 			"  echo \"Tom had a big red\" | millrace generate -m stories --json\n" +
+			"  millrace generate -m stories \"Once\" --json-schema person.json\n" +
 			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8\n" +
 			"  millrace generate -m stories \"Once\" --json --resume cut.jsonl > rest.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +65,7 @@ func (a *app) generate() *cobra.Command {
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no statistics")
 	fs.StringVar(&f.tokenIDs, "token-ids", "", "prompt as token ids, such as 1,2,3; the output is token ids too unless --token-ids-only=false")
 	fs.StringVar(&f.class, "prompt-class", "", "kernels that compute the prompt, for measuring: prefill or decode (unset: prefill)")
-	knobs.Register(fs, &f.expect, map[string]string{
+	protoflags.Register(fs, &f.expect, map[string]string{
 		"request_id":           "name of the request in logs and errors (unset: the server makes one)",
 		"expect_model_digest":  "refuse a model with another digest",
 		"expect_prompt_digest": "refuse if the prompt's token ids have another digest",
@@ -78,6 +83,7 @@ func (a *app) generate() *cobra.Command {
 		chatFlags(fs, &f.chat)
 	})
 	samplingFlags(fs, req)
+	f.guided.register(fs)
 	responseFlags(fs, req)
 	scheduleFlags(fs, req)
 	return cmd
@@ -92,6 +98,9 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 	if req.PromptClass, err = kernelClass(f.class); err != nil {
 		return err
 	}
+	if req.Guided, err = f.guided.guided(cmd.Flags()); err != nil {
+		return err
+	}
 	if f.resume != "" {
 		if err := resumeFrom(f.resume, req, f.inexact); err != nil {
 			return err
@@ -99,7 +108,7 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 	}
 	r := req.GetResponse()
 	if !f.json && (r.OutputLogprobs != nil || r.OutputCandidates != nil || r.PromptLogprobs != nil) {
-		return usagef("--output-logprobs, --output-candidates and --prompt-logprobs need --json: there is no place for them in plain text")
+		return failure.Usagef("--output-logprobs, --output-candidates and --prompt-logprobs need --json: plain text cannot show them")
 	}
 	if !f.asChat {
 		if err := onlyWithChat(cmd.Flags()); err != nil {
@@ -108,17 +117,17 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 	}
 	if cmd.Flags().Changed("token-ids") {
 		if f.asChat {
-			return usagef("give --chat or --token-ids, not both: token ids are taken as they are")
+			return failure.Usagef("give --chat or --token-ids, not both: token ids are taken as they are")
 		}
 		if len(args) > 0 {
-			return usagef("give a prompt or --token-ids, not both")
+			return failure.Usagef("give a prompt or --token-ids, not both")
 		}
-		ids, err := knobs.ParseIDs(f.tokenIDs)
+		ids, err := protoflags.ParseIDs(f.tokenIDs)
 		if err != nil {
-			return usagef("--token-ids: %w", err)
+			return failure.Usagef("--token-ids: %w", err)
 		}
 		if len(ids) == 0 {
-			return usagef("--token-ids is empty: give at least one token id")
+			return failure.Usagef("--token-ids is empty: give at least one token id")
 		}
 		req.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
 		if r.TokenIdsOnly == nil {
@@ -145,7 +154,7 @@ func kernelClass(name string) (*pb.KernelClass, error) {
 	case "decode":
 		return pb.KernelClass_KERNEL_CLASS_DECODE.Enum(), nil
 	}
-	return nil, usagef("kernel class %q: want prefill or decode", name)
+	return nil, failure.Usagef("kernel class %q: want prefill or decode", name)
 }
 
 func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *generateFlags) error {
@@ -161,7 +170,7 @@ func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *gener
 	}
 	var show func(*pb.GenerateResponse) error
 	if f.json {
-		show = func(event *pb.GenerateResponse) error { return printJSON(a.Out, event) }
+		show = func(event *pb.GenerateResponse) error { return session.PrintJSON(a.Out, event) }
 	} else {
 		show = a.show(req)
 	}
@@ -178,8 +187,8 @@ func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *gener
 
 // show prints the events of a generation as text or token ids.
 func (a *app) show(req *pb.GenerateRequest) func(*pb.GenerateResponse) error {
-	_, tty := terminal(a.Out)
-	out := newOutputs(a.Out, tty, max(1, int(req.GetSampling().GetNumSequences())))
+	_, isTerminal := tty.Of(a.Out)
+	out := newOutputs(a.Out, isTerminal, max(1, int(req.GetSampling().GetNumSequences())))
 	only := req.GetResponse().GetTokenIdsOnly()
 	return func(event *pb.GenerateResponse) error {
 		switch e := event.GetEvent().(type) {

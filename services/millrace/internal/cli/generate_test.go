@@ -34,7 +34,7 @@ func teller(got **pb.GenerateRequest, texts ...string) func(*pb.GenerateRequest,
 	}
 }
 
-func TestTheStatisticsTellWhatOfThePromptWasCached(t *testing.T) {
+func TestStatisticsCountCachedPromptTokens(t *testing.T) {
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		first := begun(in)
 		first.GetStarted().CachedTokens = 2
@@ -56,7 +56,7 @@ func TestGenerateStreamsTextAndThenStatistics(t *testing.T) {
 	}, got), "%v", got)
 }
 
-func TestGenerateTakesItsPromptFromArgumentsOrInput(t *testing.T) {
+func TestGenerateReadsPromptFromArgumentsOrInput(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		in   string
@@ -156,7 +156,8 @@ func TestGenerateByTokenIdsPrintsTokenIds(t *testing.T) {
 	require.True(t, got.GetResponse().GetTokenIdsOnly())
 }
 
-func TestSeveralContinuationsArePrintedOneAfterTheOther(t *testing.T) {
+func TestGeneratePrintsContinuationsInOrder(t *testing.T) {
+	// Events of several continuations interleave; each is printed whole, after the previous one.
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		events := []*pb.GenerateResponse{
 			begun(in), tokens(1, 0, "one"), tokens(0, 0, "zero"), finished(1), tokens(2, 0, "two"), tokens(0, 1, " 0\n"), finished(0), tokens(2, 1, " 2"), finished(2),
@@ -173,13 +174,15 @@ func TestSeveralContinuationsArePrintedOneAfterTheOther(t *testing.T) {
 	require.Contains(t, r.err.String(), "5 tokens, ")
 }
 
-func TestARefusedRequestForSeveralContinuationsPrintsNothing(t *testing.T) {
+func TestGenerateRefusedPrintsNothing(t *testing.T) {
+	// No heading of a continuation is printed if the server refuses the request.
 	r := serve(t, &fake{generate: func(*pb.GenerateRequest, generating) error { return status.Error(codes.InvalidArgument, "no") }})
 	require.Equal(t, 4, r.run(t, "generate", "--num-sequences", "3", "Once"))
 	require.Empty(t, r.out.String())
 }
 
-func TestSeveralContinuationsAsJSONAreEventsAndNothingElse(t *testing.T) {
+func TestGenerateJSONPrintsOnlyEvents(t *testing.T) {
+	// With --json, continuations are printed as events in the order of arrival.
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		for _, e := range []*pb.GenerateResponse{begun(in), tokens(1, 0, "one"), tokens(0, 0, "zero"), finished(1), finished(0)} {
 			if err := s.Send(e); err != nil {
@@ -197,7 +200,7 @@ func TestSeveralContinuationsAsJSONAreEventsAndNothingElse(t *testing.T) {
 	require.Empty(t, r.err.String(), "the events hold the statistics")
 }
 
-// timed ends a continuation of so many tokens that took so long to make.
+// timed ends a continuation with the given number of tokens and duration.
 func timed(output, completion uint32, decode time.Duration) *pb.GenerateResponse {
 	e := finished(output)
 	e.GetFinished().Usage = &pb.Usage{PromptTokens: 3, CompletionTokens: completion}
@@ -231,7 +234,8 @@ func TestTheRateIsTheServersAndNotThatOfABurst(t *testing.T) {
 	}
 }
 
-func TestTheSeedThatWasDrawnIsToldWithHowToRepeatIt(t *testing.T) {
+func TestGeneratePrintsDrawnSeed(t *testing.T) {
+	// A drawn seed is printed as the flag that repeats the text.
 	for name, tc := range map[string]struct {
 		args []string
 		want string
@@ -249,7 +253,7 @@ func TestTheSeedThatWasDrawnIsToldWithHowToRepeatIt(t *testing.T) {
 	}
 }
 
-func TestEchoAndProgressAndStopAreTold(t *testing.T) {
+func TestGeneratePrintsEchoProgressAndStop(t *testing.T) {
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		_ = s.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Progress{Progress: &pb.Progress{PrefilledTokens: 64}}})
 		_ = s.Send(begun(in))
@@ -263,7 +267,8 @@ func TestEchoAndProgressAndStopAreTold(t *testing.T) {
 	require.Contains(t, r.err.String(), `ended by "\n"`)
 }
 
-func TestAStreamThatGoesOnAtAnotherClassSaysSoAndEchoesOnce(t *testing.T) {
+func TestGenerateReportsChangeOfClass(t *testing.T) {
+	// A resume on a worker of another class is reported once, and the prompt is echoed once.
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		_ = s.Send(begun(in))
 		_ = s.Send(tokens(0, 0, " upon"))
@@ -281,12 +286,13 @@ func TestAStreamThatGoesOnAtAnotherClassSaysSoAndEchoesOnce(t *testing.T) {
 	require.NotContains(t, r.err.String(), "--seed")
 }
 
-func TestAFailureAmidTheStreamKeepsTheTextAndTellsTheTokensSoFar(t *testing.T) {
+func TestGenerateFailureKeepsText(t *testing.T) {
+	// A failure within the stream keeps the printed text, and the message has the tokens so far.
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		_ = s.Send(begun(in))
 		_ = s.Send(tokens(0, 0, "cut"))
 		usage(t, s, 3, 1)
-		return rpc.Fault{Code: codes.Unavailable, Domain: rpc.SchedulerDomain, Reason: "WORKER_LOST", Message: "lost", Metadata: map[string]string{"worker_id": "w1"}}.Err()
+		return rpc.Error{Code: codes.Unavailable, Domain: rpc.SchedulerDomain, Reason: "WORKER_LOST", Message: "lost", Metadata: map[string]string{"worker_id": "w1"}}.Err()
 	}})
 	require.Equal(t, 3, r.run(t, "generate", "Once"))
 	require.Equal(t, "cut\n", r.out.String())
@@ -311,10 +317,10 @@ func TestRefusalsOfGenerateHaveTheirExitCodes(t *testing.T) {
 	}{
 		"a model not loaded": {refusal(codes.FailedPrecondition, "MODEL_NOT_LOADED", "no"), 5, "try: millrace load m --target"},
 		"an unknown model":   {refusal(codes.NotFound, "UNKNOWN_MODEL", "no"), 5, "millrace models"},
-		"a full worker":      {rpc.Fault{Code: codes.ResourceExhausted, Domain: "d", Reason: "FULL", Message: "full", RetryAfter: time.Second}.Err(), 7, "try: again in 1s"},
+		"a full worker":      {rpc.Error{Code: codes.ResourceExhausted, Domain: "d", Reason: "FULL", Message: "full", RetryAfter: time.Second}.Err(), 7, "try: again in 1s"},
 		"a broken server":    {refusal(codes.Internal, "PANIC", "oh"), 1, "reason: PANIC"},
 		"a field not built":  {refusal(codes.Unimplemented, "NOT_BUILT", "later"), 4, "NOT_BUILT"},
-		"a wrong value": {rpc.Fault{Code: codes.InvalidArgument, Domain: "d", Reason: "INVALID_ARGUMENT", Message: "invalid request: a: x; b: y",
+		"a wrong value": {rpc.Error{Code: codes.InvalidArgument, Domain: "d", Reason: "INVALID_ARGUMENT", Message: "invalid request: a: x; b: y",
 			Violations: []rpc.Violation{{Field: "a", Description: "x"}, {Field: "b", Description: "y"}}}.Err(), 4, "invalid request\n  a x\n  b y\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -419,7 +425,8 @@ func TestTheTimeoutIsSentToTheServer(t *testing.T) {
 	require.Contains(t, r.err.String(), "so far: 3 prompt tokens, 0 generated\n  try: a longer --timeout")
 }
 
-func TestADeadlineThatTheServerIgnoresEndsTheCallHere(t *testing.T) {
+func TestGenerateEndsAtIgnoredDeadline(t *testing.T) {
+	// The client ends the call at its deadline, also if the server ignores it.
 	r := serve(t, &fake{generate: func(_ *pb.GenerateRequest, s generating) error {
 		<-s.Context().Done()
 		return s.Context().Err()
@@ -432,7 +439,7 @@ func TestAServerThatIsNotThereIsUnavailable(t *testing.T) {
 	r := &rig{target: "127.0.0.1:1"}
 	for _, args := range [][]string{
 		{"generate", "x"}, {"generate", "-m", "m", "x"}, {"chat"}, {"load", "m"}, {"unload", "m"}, {"models"}, {"workers", "--once"},
-		{"tokenize", "x"}, {"detokenize", "1"}, {"score", "-"},
+		{"tokenize", "x"}, {"detokenize", "1"}, {"score", "-"}, {"embed", "x"}, {"rerank", "q", "x"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			r.err, r.in = buffer{}, strings.NewReader("text")
@@ -451,7 +458,7 @@ func TestVersionsAndHelpArePrinted(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "version"))
 	require.Equal(t, before+before, r.out.String())
 	require.Equal(t, 0, r.run(t, "--help"))
-	for _, text := range []string{"Exit codes:", "130", "MILLRACE_TARGET", "generate", "chat", "load", "unload", "models", "workers", "tokenize", "detokenize", "score", "health"} {
+	for _, text := range []string{"Exit codes:", "130", "MILLRACE_TARGET", "generate", "chat", "load", "unload", "models", "workers", "embed", "rerank", "tokenize", "detokenize", "score", "health"} {
 		require.Contains(t, r.out.String(), text)
 	}
 	require.Empty(t, r.err.String())

@@ -11,7 +11,7 @@ import (
 
 func TestHelpFitsAndListsGlobalFlagsOnce(t *testing.T) {
 	for _, command := range []string{
-		"", "generate", "chat", "load", "unload", "models", "workers", "drain", "undrain", "tokenize", "detokenize", "score", "certs",
+		"", "generate", "chat", "load", "unload", "models", "workers", "drain", "undrain", "embed", "rerank", "tokenize", "detokenize", "score", "certs",
 		"keys new", "keys check", "health", "vectors", "vectors train", "vectors encode", "vectors decode", "vectors inspect", "vectors list",
 	} {
 		t.Run(command, func(t *testing.T) {

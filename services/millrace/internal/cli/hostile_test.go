@@ -8,44 +8,21 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/tty/ttytest"
 )
 
 // poison would clear a screen and forge a line.
-const poison = "\x1b[2J\nmillrace: all is well\r\x07\u009b"
+const poison = ttytest.Poison
 
-// poisoned is m with poison in every text, in messages below it too.
-func poisoned[M proto.Message](m M) M {
-	poisonMessage(m.ProtoReflect())
-	return m
-}
+func poisoned[M proto.Message](m M) M { return ttytest.Poisoned(m) }
 
-func poisonMessage(m protoreflect.Message) {
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.Kind() == protoreflect.StringKind && fd.IsList():
-			for i := range v.List().Len() {
-				v.List().Set(i, protoreflect.ValueOfString(poison))
-			}
-		case fd.Kind() == protoreflect.StringKind:
-			m.Set(fd, protoreflect.ValueOfString(v.String()+poison))
-		case fd.Kind() == protoreflect.MessageKind && fd.IsList():
-			for i := range v.List().Len() {
-				poisonMessage(v.List().Get(i).Message())
-			}
-		case fd.Kind() == protoreflect.MessageKind && !fd.IsMap():
-			poisonMessage(v.Message())
-		}
-		return true
-	})
-}
-
-func TestWhatServersSayCannotSteerATerminalNorForgeALine(t *testing.T) {
+func TestServerTextCannotSteerTerminal(t *testing.T) {
+	// Text from a server has no escape sequence, and cannot forge a line of output.
 	refuse := func() error {
-		return rpc.Fault{
+		return rpc.Error{
 			Code: codes.Internal, Domain: poison, Reason: poison, Message: poison,
 			Metadata: map[string]string{poison: poison}, Violations: []rpc.Violation{{Field: poison, Description: poison}},
 		}.Err()

@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/services/internal/auth"
-	"github.com/millrace/millrace/services/internal/reread"
+	"github.com/millrace/millrace/services/internal/filewatch"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/session"
 )
 
 // keys makes the lines of a server's file of keys.
@@ -28,7 +30,7 @@ func (a *app) keysNew() *cobra.Command {
 		Use:   "new",
 		Short: "Make a token and its line for the file of keys",
 		Long: "Makes a random token, and prints its line for the file of a server's --auth-keys on standard output. The line has the\n" +
-			"token's hash: the token itself is nowhere but in --save, or else on standard error, once. No server is asked.\n\n" +
+			"token's hash: the token itself is nowhere but in --save, or else on standard error, once. No server is needed.\n\n" +
 			"Rights: generate; vectors (train, encode, decode); load (models and codebooks); admin (drain, channelz); health (the fleet).\n" +
 			"The scheduler's own key on workers has tenant \"*\" and all of them.",
 		Example: "  millrace keys new --id web --rights generate --streams 32 --save web.token >> keys.yaml\n" +
@@ -36,7 +38,7 @@ func (a *app) keysNew() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if key.ID == "" {
-				return usagef("--id is missing: name the key")
+				return failure.Usagef("--id is missing: name the key")
 			}
 			for _, r := range rights {
 				key.Rights = append(key.Rights, auth.Right(r))
@@ -46,7 +48,7 @@ func (a *app) keysNew() *cobra.Command {
 			}
 			if cmd.Flags().Changed("valid") {
 				if valid <= 0 {
-					return usagef("--valid is %v: must be above 0", valid)
+					return failure.Usagef("--valid is %v: must be above 0", valid)
 				}
 				key.Expires = time.Now().Add(valid)
 			}
@@ -54,7 +56,7 @@ func (a *app) keysNew() *cobra.Command {
 			key.Hashes = []auth.Hash{auth.HashOf(token)}
 			line, err := key.Line()
 			if err != nil {
-				return usagef("%w", err)
+				return failure.Usagef("%w", err)
 			}
 			if into != "" {
 				if err := writeNew(into, []byte(token+"\n"), "remove it, or choose another name for --save"); err != nil {
@@ -68,9 +70,9 @@ func (a *app) keysNew() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&key.ID, "id", "", "name of the key in logs and measures")
+	flags.StringVar(&key.ID, "id", "", "name of the key in logs and metrics")
 	flags.StringVar(&key.Tenant, "tenant", "", "fairness_id of its generations; * for those that requests have (default: the id)")
-	flags.BoolVar(&key.SharesPrefixes, "share-prefixes", false, "share cached prefixes with the other tenants whose keys say so (default: with nobody)")
+	flags.BoolVar(&key.SharesPrefixes, "share-prefixes", false, "share cached prefixes with the other tenants whose keys allow it (default: with none)")
 	flags.StringSliceVar(&rights, "rights", []string{string(auth.Generate)}, "what it may do: generate, vectors, load, admin, health, separated by commas")
 	flags.DurationVar(&valid, "valid", 0, "how long it is valid (default: until it is taken out of the file)")
 	flags.IntVar(&key.Limits.RequestsPerMinute, "requests-per-minute", 0, "calls a minute, at each server (default: no bound)")
@@ -84,18 +86,18 @@ func (a *app) keysNew() *cobra.Command {
 // keysCheck reads a file as a server does.
 func (a *app) keysCheck() *cobra.Command {
 	return &cobra.Command{
-		Use: "check FILE", Short: "Say whether a server would take a file of keys, and what each key allows", Args: one("the file of keys"),
+		Use: "check FILE", Short: "Say whether a server would take a file of keys, and what each key allows", Args: session.One("the file of keys"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := reread.File(args[0])
+			text, err := filewatch.File(args[0])
 			if err != nil {
-				return usagef("%w", err)
+				return failure.Usagef("%w", err)
 			}
 			keys, err := auth.Parse(text)
 			if err != nil {
-				return usagef("%s: %w", args[0], err)
+				return failure.Usagef("%s: %w", args[0], err)
 			}
 			if len(keys.All()) == 0 {
-				fmt.Fprintln(a.Out, "nobody may call")
+				fmt.Fprintln(a.Out, "no keys: every call is refused")
 			}
 			for _, k := range keys.All() {
 				fmt.Fprintln(a.Out, render.Line(allowance(k, time.Now())))
@@ -105,7 +107,7 @@ func (a *app) keysCheck() *cobra.Command {
 	}
 }
 
-// allowance describes what a key may do: its tenant, rights, limits, highest priority and the time that it has at now.
+// allowance describes a key: its tenant, rights, limits, highest priority and the time left at now.
 func allowance(k *auth.Key, now time.Time) string {
 	rights := make([]string, len(k.Rights))
 	for i, r := range k.Rights {

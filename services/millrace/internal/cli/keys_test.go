@@ -93,13 +93,14 @@ func TestKeysCheckSaysWhatAFileAllows(t *testing.T) {
 	write("[]\n")
 	r = &rig{target: "127.0.0.1:1"}
 	require.Equal(t, 0, r.run(t, "keys", "check", file), r.err.String())
-	require.Equal(t, "nobody may call\n", r.out.String())
+	require.Equal(t, "no keys: every call is refused\n", r.out.String())
 	write("- {id: web}\n")
 	require.Equal(t, 2, r.run(t, "keys", "check", file))
 	require.Contains(t, r.err.String(), file+": line 1: hash: is missing")
 }
 
-func TestATokenIsNotSentToAnotherMachineInPlaintext(t *testing.T) {
+func TestTokenIsNotSentInPlaintext(t *testing.T) {
+	// The client refuses to send a token to another machine without TLS.
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(auth.NewToken()), 0o600))
 	r := &rig{target: "10.0.0.1:7070"}

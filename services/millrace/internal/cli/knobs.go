@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/pflag"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/protoflags"
 )
 
 var samplingUsage = map[string]string{
@@ -29,31 +29,31 @@ var stoppingUsage = map[string]string{
 	"stop":                   "text that ends the generation; may be repeated",
 	"stop_token_ids":         "token ids that end the generation",
 	"include_stop_in_output": "end the text with the stop text or token",
-	"ignore_eos":             "go on after the model's own end tokens",
+	"ignore_eos":             "continue after the model's own end tokens",
 }
 
 var responseUsage = map[string]string{
 	"output_logprobs":   "report logprob and rank of each generated token; needs --json",
-	"output_candidates": "report so many best tokens beside each generated one, [0, 64]; needs --json",
-	"prompt_logprobs":   "report logprobs of the prompt and so many best tokens beside each, [0, 64]; needs --json",
+	"output_candidates": "number of best tokens to report for each generated one, [0, 64]; needs --json",
+	"prompt_logprobs":   "report logprobs of the prompt, and this number of best tokens for each, [0, 64]; needs --json",
 	"echo_prompt":       "repeat the prompt before its continuation",
 	"token_ids_only":    "print token ids instead of text",
-	"progress":          "tell how far a long prompt is computed",
+	"progress":          "report the progress of a long prompt",
 }
 
 var scheduleUsage = map[string]string{
 	"priority":    "urgency: higher goes first, below 0 after the usual (unset: 0)",
-	"fairness_id": "whose share of the machine is used: who waits with equal priority shares tokens alike (unset: the share of all who say nothing)",
+	"fairness_id": "tenant whose share of the machine is used; tenants of equal priority get equal shares (unset: one share for all such requests)",
 }
 
 // scheduleFlags adds the flags of how a request stands among others and which cached prefixes it shares, filling req.
 func scheduleFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Cache = &pb.CacheOptions{}
 	group(fs, "Scheduling and cache", func() {
-		knobs.Register(fs, req, scheduleUsage)
-		knobs.RegisterAs(fs, req.Cache, "salt", "cache-salt",
-			"keep cached prefixes apart from those of requests with another salt (unset: shared with all who say nothing)")
-		knobs.RegisterAs(fs, req.Cache, "bypass_prefix_cache", "no-prefix-cache",
+		protoflags.Register(fs, req, scheduleUsage)
+		protoflags.RegisterAs(fs, req.Cache, "salt", "cache-salt",
+			"keep cached prefixes apart from those of requests with another salt (unset: shared with all requests without a salt)")
+		protoflags.RegisterAs(fs, req.Cache, "bypass_prefix_cache", "no-prefix-cache",
 			"compute the whole prompt and leave nothing of it in the cache")
 	})
 }
@@ -61,12 +61,12 @@ func scheduleFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 // samplingFlags adds the flags of how tokens are chosen and when to stop, filling req.
 func samplingFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Sampling, req.Stopping = &pb.Sampling{}, &pb.Stopping{}
-	group(fs, "Sampling", func() { knobs.Register(fs, req.Sampling, samplingUsage) })
-	group(fs, "Stopping", func() { knobs.Register(fs, req.Stopping, stoppingUsage) })
+	group(fs, "Sampling", func() { protoflags.Register(fs, req.Sampling, samplingUsage) })
+	group(fs, "Stopping", func() { protoflags.Register(fs, req.Stopping, stoppingUsage) })
 }
 
-// responseFlags adds the flags of what is reported, filling req.
+// responseFlags adds the flags of the response's parts, filling req.
 func responseFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Response = &pb.ResponseOptions{}
-	group(fs, "Output", func() { knobs.Register(fs, req.Response, responseUsage) })
+	group(fs, "Output", func() { protoflags.Register(fs, req.Response, responseUsage) })
 }

@@ -10,9 +10,12 @@ import (
 	"sync"
 
 	"golang.org/x/term"
+
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
-// lineReader reads what is typed.
+// lineReader reads typed lines.
 type lineReader interface {
 	// read gives the next line without its end; io.EOF at the end of input.
 	read() (string, error)
@@ -23,8 +26,8 @@ type lineReader interface {
 
 // lineReader edits lines on a terminal and reads them plainly elsewhere.
 func (a *app) lineReader() lineReader {
-	fd, tty := terminal(a.In)
-	if _, out := terminal(a.Out); !tty || !out {
+	fd, isTerminal := tty.Of(a.In)
+	if _, out := tty.Of(a.Out); !isTerminal || !out {
 		scanner := bufio.NewScanner(a.In)
 		scanner.Buffer(nil, 16<<20)
 		return &plainLines{scanner}
@@ -45,7 +48,7 @@ func (p *plainLines) read() (string, error) {
 		return p.scanner.Text(), nil
 	}
 	if err := p.scanner.Err(); err != nil {
-		return "", usagef("read standard input: %w", err)
+		return "", failure.Usagef("read standard input: %w", err)
 	}
 	return "", io.EOF
 }
@@ -72,7 +75,7 @@ func (e *editedLines) read() (string, error) {
 		_ = e.terminal.SetSize(width, height) // the prompt is not drawn yet, so nothing is written
 	}
 	e.terminal.SetBracketedPasteMode(true)
-	var pasted strings.Builder // lines of a paste, which are one message with what is typed after them
+	var pasted strings.Builder // lines of a paste, which form one message with the text typed after them
 	for {
 		line, err := e.terminal.ReadLine()
 		if !errors.Is(err, term.ErrPasteIndicator) {
@@ -106,14 +109,14 @@ func (e *editedLines) close() {
 	}
 }
 
-// keys is what a terminal in raw mode sends, with Ctrl-C turned into keys that clear the line: the terminal would take
-// it for the end of input.
+// keys reads the input of a terminal in raw mode, and replaces Ctrl-C by keys that clear the line,
+// because x/term treats Ctrl-C as the end of input.
 type keys struct {
 	r    io.Reader
 	left []byte // read and not handed out
 }
 
-// toEnd and clearLine are what the editing of x/term calls Ctrl-E and Ctrl-U.
+// toEnd and clearLine are Ctrl-E and Ctrl-U, which x/term's line editor knows.
 const (
 	interruptKey = 0x03
 	toEnd        = 0x05

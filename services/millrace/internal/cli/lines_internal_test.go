@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"io"
 	"strings"
 	"testing"
@@ -9,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -27,18 +24,6 @@ func TestCtrlCClearsTheLineThatIsTyped(t *testing.T) {
 			require.Equal(t, "ab\x05\x15c\x05\x15", string(got))
 		})
 	}
-}
-
-func TestACounterShowsTheMostThatWasDone(t *testing.T) {
-	var out bytes.Buffer
-	container := mpb.New(mpb.WithOutput(&out), mpb.WithAutoRefresh())
-	c := &counter{container: container, bar: container.New(3, barStyle(), mpb.PrependDecorators(decor.CountersNoUnit("%d of %d ")))}
-	for _, done := range []int{1, 3, 2} {
-		c.set(done)
-	}
-	c.close()
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Contains(t, lines[len(lines)-1], "3 of 3 ")
 }
 
 func TestATracksRateIsThatOfItsState(t *testing.T) {

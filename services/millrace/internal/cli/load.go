@@ -11,8 +11,9 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
-	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/protoflags"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/session"
 )
 
 // kvTypes are the values of --kv-type.
@@ -31,11 +32,11 @@ func (a *app) load() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load NAME",
 		Short: "Load a model and show how far it is",
-		Long: "Loads the file NAME.gguf of the workers' model folders. Loading again what is loaded does nothing, and is refused\n" +
-			"where it sets an option to another value than the model has. The load goes on in the server if this command is\n" +
+		Long: "Loads the file NAME.gguf of the workers' model folders. Loading a loaded model does nothing, and is refused\n" +
+			"if it sets an option to another value than the model has. The load continues in the server if this command is\n" +
 			"stopped; millrace unload NAME ends it.",
 		Example: "  millrace load stories\n  millrace load stories --replicas 2 --kv-tokens 8192",
-		Args:    one("NAME, a model as millrace models lists it"),
+		Args:    session.One("NAME, a model as millrace models lists it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Model = args[0]
 			if cmd.Flags().Changed("context") {
@@ -47,7 +48,7 @@ func (a *app) load() *cobra.Command {
 			if kvType != "" {
 				t, known := kvTypes[kvType]
 				if !known {
-					return usagef("--kv-type %q: want f32, f16, bf16 or f8", kvType)
+					return failure.Usagef("--kv-type %q: want f32, f16, bf16 or f8", kvType)
 				}
 				req.KvType = &t
 			}
@@ -55,8 +56,8 @@ func (a *app) load() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	knobs.Register(fs, req, map[string]string{
-		"replicas":      "copies wanted in the fleet, [1, 1024] (unset: 1)",
+	protoflags.Register(fs, req, map[string]string{
+		"replicas":      "copies in the fleet, [1, 1024] (unset: 1)",
 		"kv_tokens":     "tokens of the KV cache (unset: what fits, up to 8 contexts)",
 		"max_sequences": "sequences at once, [1, 1024] (unset: the worker's default)",
 		"pin":           "keep it until it is unloaded by command, also where workers unload idle models; --pin=false lets it go (unset: as it was)",
@@ -78,7 +79,7 @@ func (a *app) runLoad(cmd *cobra.Command, req *pb.LoadModelRequest, asJSON bool)
 	defer cancel()
 	in, err := pb.NewModelServiceClient(conn).LoadModel(ctx, req)
 	if err != nil {
-		return failed(err, req.GetModel(), nil)
+		return failure.OfCall(err, req.GetModel(), nil)
 	}
 	progress := a.loadDisplay()
 	defer progress.close()
@@ -90,12 +91,12 @@ func (a *app) runLoad(cmd *cobra.Command, req *pb.LoadModelRequest, asJSON bool)
 		if err != nil {
 			progress.close()
 			if cmd.Context().Err() != nil {
-				fmt.Fprintf(a.Err, "the load goes on in the server; millrace models shows it, millrace unload %s ends it\n", req.GetModel())
+				fmt.Fprintf(a.Err, "the load continues in the server; millrace models shows it, millrace unload %s ends it\n", req.GetModel())
 			}
-			return failed(err, req.GetModel(), in.Trailer())
+			return failure.OfCall(err, req.GetModel(), in.Trailer())
 		}
 		if asJSON {
-			if err := printJSON(a.Out, event); err != nil {
+			if err := session.PrintJSON(a.Out, event); err != nil {
 				return err
 			}
 			continue
@@ -127,11 +128,11 @@ func loaded(model, worker string, r *pb.LoadResult) string {
 
 // unloaded is one line about what an unload did.
 func unloaded(model string, out *pb.UnloadModelResponse) string {
-	ended := listed(out.GetLoadEndedWorkerIds())
+	ended := render.List(out.GetLoadEndedWorkerIds())
 	had := slices.DeleteFunc(slices.Clone(out.GetWorkerIds()), func(id string) bool {
 		return slices.Contains(out.GetLoadEndedWorkerIds(), id)
 	})
-	freed := fmt.Sprintf("%s unloaded from %s: %s freed", model, listed(had), render.Bytes(out.GetFreedBytes()))
+	freed := fmt.Sprintf("%s unloaded from %s: %s freed", model, render.List(had), render.Bytes(out.GetFreedBytes()))
 	switch {
 	case len(out.GetLoadEndedWorkerIds()) == 0:
 		return freed
@@ -149,8 +150,8 @@ func (a *app) unload() *cobra.Command {
 		Use:   "unload NAME",
 		Short: "Unload a model from every worker that has it or loads it",
 		Long: "Unloads a model: ends its loads that are under way, and waits for its running requests, or cancels those with --cancel.\n" +
-			"New requests are refused meanwhile. Exit code 0 means that no worker that the server reaches has the model any more.",
-		Args: one("NAME, a model as millrace models lists it"),
+			"New requests are refused during that time. Exit code 0 means that no worker that the server reaches has the model any more.",
+		Args: session.One("NAME, a model as millrace models lists it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -165,10 +166,10 @@ func (a *app) unload() *cobra.Command {
 			}
 			out, err := pb.NewModelServiceClient(conn).UnloadModel(ctx, req)
 			if err != nil {
-				return failed(err, args[0], nil)
+				return failure.OfCall(err, args[0], nil)
 			}
 			if asJSON {
-				return printJSON(a.Out, out)
+				return session.PrintJSON(a.Out, out)
 			}
 			fmt.Fprintln(a.Out, render.Line(unloaded(args[0], out)))
 			return nil

@@ -38,7 +38,7 @@ func loader(got **pb.LoadModelRequest, end error) func(*pb.LoadModelRequest, loa
 
 const loadLine = "m loaded on w1: 10.0 MiB, 8 KV blocks of 16 tokens, 4 sequences at once, context 64, digest "
 
-func TestLoadTellsProgressInTenthsAndTheResult(t *testing.T) {
+func TestLoadPrintsProgressInTenths(t *testing.T) {
 	var got *pb.LoadModelRequest
 	r := serve(t, &fake{load: loader(&got, nil)})
 	require.Equal(t, 0, r.run(t, "load", "m"))
@@ -73,7 +73,8 @@ func TestLoadAsJSONPrintsEventsAndNothingElse(t *testing.T) {
 	require.Empty(t, r.err.String())
 }
 
-func TestCopiesThatFailAreToldAndTheCallsStatusFollows(t *testing.T) {
+func TestLoadReportsFailedCopies(t *testing.T) {
+	// Each failed copy is reported, and the exit code is that of the call's status.
 	r := serve(t, &fake{load: func(_ *pb.LoadModelRequest, s loading) error {
 		_ = s.Send(&pb.LoadModelResponse{WorkerId: "w2", Event: &pb.LoadModelResponse_Failure{Failure: &pb.LoadFailure{
 			Code: int32(codes.DataLoss), Message: "bits\x1b[2J flipped", Reason: "RESIDENT_TENSOR_DIFFERS"}}})
@@ -93,7 +94,7 @@ func TestAModelThatDoesNotFitIsRefusedWithNumbers(t *testing.T) {
 	require.Contains(t, r.err.String(), "try: unload another model")
 }
 
-func TestAnInterruptedLoadSaysThatItGoesOn(t *testing.T) {
+func TestInterruptedLoadSaysThatItContinues(t *testing.T) {
 	r := serve(t, &fake{load: func(_ *pb.LoadModelRequest, s loading) error {
 		_ = s.Send(progress(pb.LoadState_LOAD_STATE_READING, 0, 0))
 		<-s.Context().Done()
@@ -101,10 +102,10 @@ func TestAnInterruptedLoadSaysThatItGoesOn(t *testing.T) {
 	}})
 	r.interrupt(t, &r.err, "reading")
 	require.Equal(t, 130, r.run(t, "load", "m"))
-	require.Contains(t, r.err.String(), "the load goes on in the server")
+	require.Contains(t, r.err.String(), "the load continues in the server")
 }
 
-func TestUnloadTellsWhatWasFreed(t *testing.T) {
+func TestUnloadPrintsFreedBytes(t *testing.T) {
 	var got *pb.UnloadModelRequest
 	r := serve(t, &fake{unload: func(_ context.Context, in *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
 		got = in
@@ -120,7 +121,7 @@ func TestUnloadTellsWhatWasFreed(t *testing.T) {
 	require.True(t, got.GetCancelRunning())
 	require.Contains(t, r.out.String(), `{"workerIds":["w1","w2"],"freedBytes":"3145728"}`)
 	require.Equal(t, 5, r.run(t, "unload", "none"))
-	require.Contains(t, r.err.String(), "shows what is loaded")
+	require.Contains(t, r.err.String(), "shows the loaded models")
 }
 
 // unload names the workers where it ended a load apart from those that had the model.
@@ -155,12 +156,12 @@ func TestModelsAreATable(t *testing.T) {
 	r := serve(t, &fake{models: []*pb.ModelInfo{broken, model("m"), busy, idle, some}})
 	require.Equal(t, 0, r.run(t, "models"))
 	require.Equal(t, ""+
-		"NAME    STATE     ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        LAST USE                 WORKERS\n"+
-		"broken  unusable  -      -      -       -        10 B      -             -                        w1\n"+
-		"m       ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  -                        w1\n"+
-		"busy    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  now                      w1\n"+
-		"idle    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  90 s ago, pinned         w1\n"+
-		"some    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  1.0 s ago, pinned on w2  w1 w2\n"+
+		"NAME    STATE     ARCH   QUANT  TYPES      PARAMS  CONTEXT  WINDOW  SIZE      DIGEST        LAST USE                 WORKERS\n"+
+		"broken  unusable  -      -      -          -       -        -       10 B      -             -                        w1\n"+
+		"m       ready     llama  Q8_0   Q8_0 Q6_K  5.25M   64       32      5.00 MiB  abababababab  -                        w1\n"+
+		"busy    ready     llama  Q8_0   Q8_0 Q6_K  5.25M   64       32      5.00 MiB  abababababab  now                      w1\n"+
+		"idle    ready     llama  Q8_0   Q8_0 Q6_K  5.25M   64       32      5.00 MiB  abababababab  90 s ago, pinned         w1\n"+
+		"some    ready     llama  Q8_0   Q8_0 Q6_K  5.25M   64       32      5.00 MiB  abababababab  1.0 s ago, pinned on w2  w1 w2\n"+
 		"broken: truncated at 5\n", r.out.String())
 	r.out = buffer{}
 	require.Equal(t, 0, r.run(t, "models", "--json"))

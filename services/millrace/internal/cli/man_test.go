@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/config"
 )
 
-func TestTheManualPagesAreCurrent(t *testing.T) {
+func TestManualPages(t *testing.T) {
 	a := &app{System: &System{Config: config.Config{Target: config.DefaultTarget}}}
-	manpages.Compare(t, a.root())
+	manpages.Check(t, a.root())
 }

@@ -7,16 +7,20 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/session"
 )
 
-// models lists what is loaded and what could be.
+// models lists the loaded models and the files that can be loaded.
 func (a *app) models() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use: "models", Short: "List the models loaded and the model files that could be", Args: cobra.NoArgs,
-		Long: "Lists the models loaded and the model files that could be. LAST USE is how long ago the last request of a loaded model\n" +
-			"ended, \"now\" while one runs, and whether it is pinned: then it stays also where workers unload idle models.",
+		Long: "Lists the models loaded and the model files that could be. TYPES are those of the weights, the most used first; WINDOW is\n" +
+			"how many positions the layers with a sliding window see. LAST USE is how long ago the last request of a loaded model ended,\n" +
+			"\"now\" while one runs, and whether it is pinned: then it stays also where workers unload idle models. A file that no worker\n" +
+			"can load is unusable, and a line below the table says what is missing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -28,9 +32,9 @@ func (a *app) models() *cobra.Command {
 			out, err := pb.NewModelServiceClient(conn).ListModels(ctx, &pb.ListModelsRequest{})
 			switch {
 			case err != nil:
-				return failed(err, "", nil)
+				return failure.OfCall(err, "", nil)
 			case asJSON:
-				return printJSON(a.Out, out)
+				return session.PrintJSON(a.Out, out)
 			case len(out.GetModels()) == 0:
 				fmt.Fprintln(a.Err, "no models: put NAME.gguf files into the folder that workers get with --models")
 				return nil
@@ -51,14 +55,17 @@ func modelTable(models []*pb.ModelInfo) string {
 	for _, m := range models {
 		c := m.GetCapabilities()
 		row := []string{
-			m.GetName(), modelState(m.GetState()), c.GetArchitecture(), c.GetQuantisation(), "", "",
-			render.Bytes(m.GetFileBytes()), shortDigest(m.GetModelDigest()), lastUse(m), strings.Join(m.GetWorkerIds(), " "),
+			m.GetName(), modelState(m.GetState()), c.GetArchitecture(), c.GetQuantisation(), strings.Join(c.GetWeightTypes(), " "), "", "", "",
+			render.Bytes(m.GetFileBytes()), render.ShortDigest(m.GetModelDigest()), lastUse(m), strings.Join(m.GetWorkerIds(), " "),
 		}
 		if c != nil {
-			row[4], row[5] = render.Count(c.GetParameters()), fmt.Sprint(c.GetContextLength())
+			row[5], row[6] = render.Count(c.GetParameters()), fmt.Sprint(c.GetContextLength())
+		}
+		if w := c.GetSlidingWindow(); w > 0 {
+			row[7] = fmt.Sprint(w)
 		}
 		if l := m.GetLoaded(); l.GetContextLength() > 0 {
-			row[5] = fmt.Sprint(l.GetContextLength())
+			row[6] = fmt.Sprint(l.GetContextLength())
 		}
 		if m.GetProblem() != "" {
 			if m.GetState() == pb.ModelState_MODEL_STATE_ON_DISK {
@@ -66,13 +73,26 @@ func modelTable(models []*pb.ModelInfo) string {
 			}
 			problems += render.Line(fmt.Sprintf("%s: %s", m.GetName(), m.GetProblem())) + "\n"
 		}
-		problems += recommended(m)
+		problems += recommended(m) + purpose(m)
 		if names := c.GetChatTemplates(); len(names) > 0 {
 			problems += render.Line(fmt.Sprintf("%s: chat templates for --template: %s", m.GetName(), strings.Join(names, ", "))) + "\n"
 		}
 		rows = append(rows, row)
 	}
-	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "LAST USE", "WORKERS"}, rows) + problems
+	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "TYPES", "PARAMS", "CONTEXT", "WINDOW", "SIZE", "DIGEST", "LAST USE", "WORKERS"}, rows) + problems
+}
+
+// purpose is a line on a model that is made for vectors or scores, nothing for others.
+func purpose(m *pb.ModelInfo) string {
+	c := m.GetCapabilities()
+	switch {
+	case c.GetRerankOnly():
+		return render.Line(m.GetName()+": a reranker; millrace rerank uses it") + "\n"
+	case c.GetPooling() != pb.Pooling_POOLING_UNSPECIFIED:
+		pooling := strings.ToLower(strings.TrimPrefix(c.GetPooling().String(), "POOLING_"))
+		return render.Line(fmt.Sprintf("%s: makes vectors of %d, pooling %s; millrace embed uses it", m.GetName(), c.GetEmbeddingWidth(), pooling)) + "\n"
+	}
+	return ""
 }
 
 // recommended is a line with the flags by which a model's file recommends to sample, nothing where it recommends none.
@@ -122,18 +142,5 @@ func lastUse(m *pb.ModelInfo) string {
 }
 
 func modelState(s pb.ModelState) string {
-	return readable(s.String(), "MODEL_STATE_")
-}
-
-// readable is an enum's name as people write it: "on disk" for MODEL_STATE_ON_DISK.
-func readable(name, prefix string) string {
-	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", " ")
-}
-
-// shortDigest is the first 12 digits.
-func shortDigest(d string) string {
-	if len(d) > 12 {
-		return d[:12]
-	}
-	return d
+	return render.Readable(s.String(), "MODEL_STATE_")
 }

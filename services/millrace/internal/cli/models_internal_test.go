@@ -21,3 +21,14 @@ func TestModelsShowHowFilesRecommendToSample(t *testing.T) {
 	require.Contains(t, table, "\nfollowed: unset knobs have --temperature 0.6 --top-k 20 --top-p 0.95, as its file recommends\n")
 	require.Equal(t, 1, strings.Count(table, "plain"))
 }
+
+func TestModelsShowWhatTheyAreMadeFor(t *testing.T) {
+	table := modelTable([]*pb.ModelInfo{
+		{Name: "plain", Capabilities: &pb.ModelCapabilities{EmbeddingWidth: 64, Rerank: true}},
+		{Name: "vectors", Capabilities: &pb.ModelCapabilities{EmbeddingWidth: 64, Pooling: pb.Pooling_POOLING_LAST.Enum()}},
+		{Name: "scores", Capabilities: &pb.ModelCapabilities{Rerank: true, RerankOnly: true}},
+	})
+	require.Contains(t, table, "\nvectors: makes vectors of 64, pooling last; millrace embed uses it\n")
+	require.Contains(t, table, "\nscores: a reranker; millrace rerank uses it\n")
+	require.Equal(t, 1, strings.Count(table, "plain"))
+}

@@ -11,12 +11,12 @@ import (
 // outputs prints several continuations that arrive interleaved one after the other: the first that is not finished as
 // it comes, the later ones when their turn is. Several have a head line each.
 type outputs struct {
-	w       io.Writer
-	tty     bool
-	all     []output
-	current int
-	begun   bool  // the first head line is out
-	err     error // the first of w; later writes are dropped
+	w          io.Writer
+	isTerminal bool
+	all        []output
+	current    int
+	begun      bool  // the first head line is out
+	err        error // the first of w; later writes are dropped
 }
 
 // output is one continuation.
@@ -28,8 +28,8 @@ type output struct {
 }
 
 // newOutputs prints to w; on a terminal, control characters in the text are replaced.
-func newOutputs(w io.Writer, tty bool, count int) *outputs {
-	return &outputs{w: w, tty: tty, all: make([]output, count)}
+func newOutputs(w io.Writer, isTerminal bool, count int) *outputs {
+	return &outputs{w: w, isTerminal: isTerminal, all: make([]output, count)}
 }
 
 // text adds text to a continuation; one that was not asked for is ignored.
@@ -37,7 +37,7 @@ func (o *outputs) text(i int, text string) {
 	if i >= len(o.all) || text == "" {
 		return
 	}
-	if o.tty {
+	if o.isTerminal {
 		text = render.Safe(text)
 	}
 	o.begin()
@@ -97,7 +97,7 @@ func (o *outputs) head() {
 	}
 }
 
-// flush prints what the current continuation has.
+// flush prints the text of the current continuation.
 func (o *outputs) flush() {
 	if o.current < len(o.all) {
 		at := &o.all[o.current]

@@ -32,7 +32,8 @@ func complete(t *testing.T) *fake {
 	}
 }
 
-func TestEveryCommandAsJSONPrintsObjectsAndNothingElseAndEnds(t *testing.T) {
+func TestCommandsAsJSONPrintOnlyObjects(t *testing.T) {
+	// Every command with --json prints objects and nothing else, and ends by itself.
 	for name, args := range map[string][]string{
 		"load": {"load", "m"}, "unload": {"unload", "m"}, "models": {"models"}, "workers": {"workers"}, "wide workers": {"workers", "--wide"},
 		"tokenize": {"tokenize", "text"}, "tokenize for a chat": {"tokenize", "--chat", "text"}, "ids": {"tokenize", "--ids", "text"},
@@ -52,7 +53,8 @@ func TestEveryCommandAsJSONPrintsObjectsAndNothingElseAndEnds(t *testing.T) {
 	}
 }
 
-func TestAFailureAsJSONIsExplainedApartAndHasItsExitCode(t *testing.T) {
+func TestFailureAsJSONHasItsExitCode(t *testing.T) {
+	// The explanation goes to standard error, and standard output has only objects.
 	refused := refusal(codes.FailedPrecondition, "MODEL_NOT_LOADED", "no")
 	f := complete(t)
 	f.tokenize = func(context.Context, *pb.TokenizeRequest) (*pb.TokenizeResponse, error) { return nil, refused }

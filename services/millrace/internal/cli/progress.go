@@ -12,15 +12,16 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
 // loadDisplay shows how far loads are.
 type loadDisplay interface {
-	// update tells a worker's progress.
+	// update prints a worker's progress.
 	update(worker string, p *pb.LoadProgress)
 	// done ends a worker's part.
 	done(worker string, ok bool)
-	// print writes a line to w without disturbing what is shown.
+	// print writes a line to w without disturbing the progress line.
 	print(w io.Writer, line string)
 	// close ends the display; more than once is harmless.
 	close()
@@ -28,8 +29,8 @@ type loadDisplay interface {
 
 // loadDisplay is bars where errors go to a terminal, lines elsewhere.
 func (a *app) loadDisplay() loadDisplay {
-	if _, tty := terminal(a.Err); tty {
-		return &bars{container: a.container(), workers: map[string]*bar{}}
+	if _, ok := tty.Of(a.Err); ok {
+		return &bars{container: tty.Bars(a.Err), workers: map[string]*bar{}}
 	}
 	return &lines{w: a.Err, last: map[string]string{}}
 }
@@ -41,7 +42,7 @@ type lines struct {
 }
 
 func (l *lines) update(worker string, p *pb.LoadProgress) {
-	state := readable(p.GetState().String(), "LOAD_STATE_")
+	state := render.Readable(p.GetState().String(), "LOAD_STATE_")
 	tenth, text := uint64(0), ""
 	if total := p.GetBytesTotal(); total > 0 {
 		tenth = min(p.GetBytesDone(), total) * 10 / total
@@ -78,7 +79,7 @@ func (b *bars) update(worker string, p *pb.LoadProgress) {
 	if one == nil {
 		one = &bar{}
 		one.track.update(p, time.Now())
-		one.bar = b.container.New(0, barStyle(), mpb.BarWidth(barWidth),
+		one.bar = b.container.New(0, tty.BarStyle(), mpb.BarWidth(tty.BarWidth),
 			mpb.PrependDecorators(decor.Name(render.Line(worker)+" ", decor.WCSyncSpaceR), decor.Any(one.state, decor.WCSyncSpaceR)),
 			mpb.AppendDecorators(decor.Any(one.numbers)))
 		b.workers[worker] = one
@@ -93,7 +94,7 @@ func (b *bars) update(worker string, p *pb.LoadProgress) {
 func (b *bar) state(decor.Statistics) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return readable(b.track.last.GetState().String(), "LOAD_STATE_")
+	return render.Readable(b.track.last.GetState().String(), "LOAD_STATE_")
 }
 
 func (b *bar) numbers(decor.Statistics) string {

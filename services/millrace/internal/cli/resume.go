@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
 )
 
 // errNothingLeft means that a stream to be continued is finished.
@@ -115,7 +116,7 @@ func expect(field **string, value string) {
 func resumeFrom(path string, req *pb.GenerateRequest, inexact bool) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return usagef("--resume: %w", err)
+		return failure.Usagef("--resume: %w", err)
 	}
 	var got received
 	for i, line := range bytes.SplitAfter(raw, []byte("\n")) {
@@ -127,21 +128,21 @@ func resumeFrom(path string, req *pb.GenerateRequest, inexact bool) error {
 			if !bytes.HasSuffix(line, []byte("\n")) {
 				break // the writer was stopped in the middle of it
 			}
-			return usagef("--resume: line %d of %s is no event of generate --json: %w", i+1, path, err)
+			return failure.Usagef("--resume: line %d of %s is no event of generate --json: %w", i+1, path, err)
 		}
 		if err := got.add(event); err != nil {
-			return usagef("--resume: line %d of %s: %w", i+1, path, err)
+			return failure.Usagef("--resume: line %d of %s: %w", i+1, path, err)
 		}
 	}
 	if got.started == nil {
-		return usagef("--resume: %s has no `started` event: nothing was begun, so leave --resume out", path)
+		return failure.Usagef("--resume: %s has no `started` event: nothing was begun, so leave --resume out", path)
 	}
 	if got.lacksPrompt(req) {
-		return usagef("--resume: %s ends before the last event of the prompt, and a resumed stream has none: leave --resume out, or "+
+		return failure.Usagef("--resume: %s ends before the last event of the prompt, and a resumed stream has none: leave --resume out, or "+
 			"--prompt-logprobs and --echo-prompt", path)
 	}
 	if req.GetSampling().Seed != nil && req.GetSampling().GetSeed() != got.started.GetSeed() {
-		return usagef("--seed %d: the stream in %s has the seed %d", req.GetSampling().GetSeed(), path, got.started.GetSeed())
+		return failure.Usagef("--seed %d: the stream in %s has the seed %d", req.GetSampling().GetSeed(), path, got.started.GetSeed())
 	}
 	want := max(1, int(req.GetSampling().GetNumSequences()))
 	if ended := slices.DeleteFunc(slices.Clone(got.outputs), func(o *pb.Resume) bool { return !o.GetFinished() }); len(ended) == want {

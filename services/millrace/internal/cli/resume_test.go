@@ -92,7 +92,8 @@ func TestAStreamSavedAsJSONIsResumed(t *testing.T) {
 	}
 }
 
-func TestAStreamThatBroughtNoTokenIsResumedFromItsBeginning(t *testing.T) {
+func TestResumeStartsOverWithoutTokens(t *testing.T) {
+	// A stream that brought no token is resumed from its beginning, with its seed.
 	var got *pb.GenerateRequest
 	r := serve(t, &fake{generate: teller(&got, " upon")})
 	file := filepath.Join(t.TempDir(), "cut.jsonl")

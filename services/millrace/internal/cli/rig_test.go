@@ -1,13 +1,11 @@
 package cli_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/millrace/internal/cli"
 	"github.com/millrace/millrace/services/millrace/internal/config"
+	"github.com/millrace/millrace/services/millrace/internal/tty/ttytest"
 )
 
 // hang guards tests that wait for something to be shown.
@@ -35,6 +34,8 @@ type fake struct {
 	generate   func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error
 	tokenize   func(context.Context, *pb.TokenizeRequest) (*pb.TokenizeResponse, error)
 	detokenize func(context.Context, *pb.DetokenizeRequest) (*pb.DetokenizeResponse, error)
+	embed      func(context.Context, *pb.EmbedRequest) (*pb.EmbedResponse, error)
+	rerank     func(context.Context, *pb.RerankRequest) (*pb.RerankResponse, error)
 	load       func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error
 	unload     func(context.Context, *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error)
 	models     []*pb.ModelInfo
@@ -62,6 +63,20 @@ func (f *fake) Detokenize(ctx context.Context, in *pb.DetokenizeRequest) (*pb.De
 		return f.UnimplementedInferenceServiceServer.Detokenize(ctx, in)
 	}
 	return f.detokenize(ctx, in)
+}
+
+func (f *fake) Embed(ctx context.Context, in *pb.EmbedRequest) (*pb.EmbedResponse, error) {
+	if f.embed == nil {
+		return f.UnimplementedInferenceServiceServer.Embed(ctx, in)
+	}
+	return f.embed(ctx, in)
+}
+
+func (f *fake) Rerank(ctx context.Context, in *pb.RerankRequest) (*pb.RerankResponse, error) {
+	if f.rerank == nil {
+		return f.UnimplementedInferenceServiceServer.Rerank(ctx, in)
+	}
+	return f.rerank(ctx, in)
 }
 
 func (f *fake) LoadModel(in *pb.LoadModelRequest, s grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
@@ -109,7 +124,7 @@ func model(name string) *pb.ModelInfo {
 		Name: name, State: pb.ModelState_MODEL_STATE_READY, FileBytes: 5 << 20, ModelDigest: strings.Repeat("ab", 32),
 		WorkerIds: []string{"w1"}, Loaded: &pb.LoadResult{ContextLength: 64},
 		Capabilities: &pb.ModelCapabilities{Architecture: "llama", Quantisation: "Q8_0", ContextLength: 512, Parameters: 5_250_000,
-			Tokenizer: true, ChatTemplate: true, BosTokenId: proto.Uint32(1000)},
+			Tokenizer: true, ChatTemplate: true, BosTokenId: proto.Uint32(1000), WeightTypes: []string{"Q8_0", "Q6_K"}, SlidingWindow: 32},
 	}
 }
 
@@ -189,23 +204,7 @@ func (r *rig) interrupt(t *testing.T, out *buffer, text string) {
 	}()
 }
 
-// buffer is a buffer that may be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
+type buffer = ttytest.Buffer
 
 // say sends texts as tokens of one continuation, then its end.
 func say(s grpc.ServerStreamingServer[pb.GenerateResponse], output uint32, texts ...string) error {
@@ -235,7 +234,7 @@ func finished(output uint32) *pb.GenerateResponse {
 	}}}
 }
 
-// usage sets the trailer that tells the tokens so far.
+// usage sets the trailer with the counts of tokens so far.
 func usage(t *testing.T, s grpc.ServerStream, prompt, completion uint32) {
 	t.Helper()
 	raw, err := proto.Marshal(&pb.Usage{PromptTokens: prompt, CompletionTokens: completion})
@@ -244,5 +243,5 @@ func usage(t *testing.T, s grpc.ServerStream, prompt, completion uint32) {
 }
 
 func refusal(code codes.Code, reason, message string) error {
-	return rpc.Fault{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: message}.Err()
+	return rpc.Error{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: message}.Err()
 }

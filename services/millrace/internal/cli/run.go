@@ -12,13 +12,15 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/millrace/internal/config"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
+	"github.com/millrace/millrace/services/millrace/internal/session"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
+	"github.com/millrace/millrace/services/millrace/internal/vectorcli"
 )
 
 const program = "millrace"
@@ -26,7 +28,7 @@ const program = "millrace"
 // unaryTimeout bounds calls that are answered at once, unless --timeout says otherwise.
 const unaryTimeout = 30 * time.Second
 
-// System is what a process gives its command. Streams that are terminals are *os.File.
+// System is the process environment of a command. Streams that are terminals are *os.File.
 type System struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -73,13 +75,13 @@ type app struct {
 	sent    *telemetry.Telemetry // nil before the first call
 	target  string
 	timeout time.Duration
-	leave   func() // has calls go to another server of --target; nil before dial, and where there is none
+	leave   func() // redirects calls to another of --target; nil before dial, and for one server
 
 	mu        sync.Mutex
-	interrupt func() // guarded by mu; takes SIGINT instead of the command's end, nil if nobody does
+	interrupt func() // guarded by mu; handles SIGINT instead of ending the command; nil if unset
 }
 
-// watchSignals ends the command on a signal, or hands Ctrl-C to who wants it, until done.
+// watchSignals ends the command on a signal, or passes Ctrl-C to interrupt, until done.
 func (a *app) watchSignals(cancel context.CancelCauseFunc, done <-chan struct{}) {
 	for {
 		select {
@@ -123,18 +125,18 @@ func (a *app) report(err error) int {
 		return code.code
 	}
 	a.explain(err)
-	var call *callError
+	var call *failure.CallError
 	if errors.As(err, &call) {
-		err = call.err
+		err = call.Err
 	}
 	return failure.Code(err)
 }
 
 func (a *app) explain(err error) {
 	request := a.request()
-	var call *callError
+	var call *failure.CallError
 	if errors.As(err, &call) {
-		err, request.Model, request.Usage = call.err, call.model, call.usage
+		err, request.Model, request.Usage = call.Err, call.Model, call.Usage
 	}
 	fmt.Fprintf(a.Err, "%s: %s\n", program, failure.Explain(err, request))
 }
@@ -178,6 +180,23 @@ func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
 	return conn, func() { _ = conn.Close() }, nil // only an error if closed twice
 }
 
+// session is what commands of other packages are given.
+func (a *app) session() session.Session {
+	return session.Session{
+		Out: a.Out, Err: a.Err, Deadline: a.deadline, TargetFlag: func() string { return a.request().TargetFlag() },
+		Names: func(ctx context.Context, list func(context.Context, grpc.ClientConnInterface) ([]string, error)) []string {
+			return a.names(ctx, list)
+		},
+		Dial: func(target string) (*grpc.ClientConn, func(), error) {
+			if target == "" {
+				return a.dial()
+			}
+			other := &app{System: a.System, command: a.command, sent: a.sent, target: target, timeout: a.timeout}
+			return other.dial()
+		},
+	}
+}
+
 // credentials are what connections to the target are made with, and the token that it is shown.
 func (a *app) credentials() ([]grpc.DialOption, error) {
 	flags, keys := &a.Config.Transport, &a.Config.Auth
@@ -190,7 +209,7 @@ func (a *app) credentials() ([]grpc.DialOption, error) {
 		if err := errors.Join(flags.CheckClient("--target", t), keys.CheckDial(flags, "--target", t)); err != nil {
 			return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
 		}
-		if !transport.StaysHere(t) {
+		if !transport.IsLocal(t) {
 			farthest = t
 		}
 	}
@@ -205,7 +224,7 @@ func (a *app) credentials() ([]grpc.DialOption, error) {
 	return []grpc.DialOption{grpc.WithTransportCredentials(creds), token(farthest)}, nil
 }
 
-// deadline applies --timeout, or unless where it is not given; 0 is no deadline.
+// deadline applies --timeout, or unless if the flag is not given; 0 means without a deadline.
 func (a *app) deadline(ctx context.Context, unless time.Duration) (context.Context, context.CancelFunc) {
 	timeout := a.timeout
 	if timeout == 0 {
@@ -217,36 +236,12 @@ func (a *app) deadline(ctx context.Context, unless time.Duration) (context.Conte
 	return context.WithTimeout(ctx, timeout)
 }
 
-// terminal is the descriptor of a stream that is a terminal.
-func terminal(stream any) (fd int, ok bool) {
-	f, ok := stream.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return 0, false
-	}
-	return int(f.Fd()), true
-}
-
 // faint returns text in a dim style if standard error is a terminal with colours.
 func (a *app) faint(text string) string {
-	if _, tty := terminal(a.Err); !tty || a.Config.Plain {
+	if _, isTerminal := tty.Of(a.Err); !isTerminal || a.Config.Plain {
 		return text
 	}
 	return "\x1b[2m" + text + "\x1b[0m"
-}
-
-// usagef is a complaint about the command line.
-func usagef(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", failure.ErrUsage, fmt.Errorf(format, args...))
-}
-
-// one wants exactly one argument, and says which.
-func one(what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return fmt.Errorf("%d arguments: want one, %s", len(args), what)
-		}
-		return nil
-	}
 }
 
 // root is the command tree.
@@ -254,7 +249,7 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   program,
 		Short: "Client of language models served over gRPC",
-		Long: "millrace generates, chats, loads, watches and measures over gRPC, against a scheduler or a single worker, and trains\n" +
+		Long: "millrace generates, chats, embeds, loads, watches and measures over gRPC, against a scheduler or a single worker, and trains\n" +
 			"vector codebooks there.\n\n" +
 			"Environment:\n  MILLRACE_TARGET  address of the server, when --target is not given\n" +
 			"  MILLRACE_TLS_CA, MILLRACE_TLS_CERT, MILLRACE_TLS_KEY, MILLRACE_TLS_SERVER_NAME\n" +
@@ -279,16 +274,16 @@ func (a *app) root() *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.target, "target", a.Config.Target, "addresses of schedulers or workers, separated by commas: calls go to the first that answers; host:port, unix:PATH, or, alone, dns:///name:port")
-	a.Config.Transport.Dials(flags)
-	a.Config.Auth.Dials(flags, "token-file", "the server")
+	a.Config.Transport.AddClientFlags(flags)
+	a.Config.Auth.AddClientFlags(flags, "token-file", "the server")
 	flags.DurationVar(&a.timeout, "timeout", 0, "longest time for each call, sent to the server as its deadline "+
 		"(default: 2s for health, 30s for models, drain, undrain, tokenize, detokenize and vectors list, none for the rest)")
 	root.SetUsageFunc(usage)
 	root.SetHelpFunc(help)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	versions(root)
-	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.drain(), a.undrain(), a.tokenize(),
-		a.detokenize(), a.score(), a.vectors(), local(a.certs()), local(a.keys()), a.health())
+	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.drain(), a.undrain(), a.embed(),
+		a.rerank(), a.tokenize(), a.detokenize(), a.score(), vectorcli.Command(a.session()), local(a.certs()), local(a.keys()), a.health())
 	a.complete(root)
 	return root
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/failure"
 	"github.com/millrace/millrace/services/millrace/internal/render"
 	"github.com/millrace/millrace/services/millrace/internal/score"
+	"github.com/millrace/millrace/services/millrace/internal/session"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
 const (
@@ -61,7 +63,7 @@ func (a *app) score() *cobra.Command {
 			"N/2 tokens. A last window shorter than N/2+2 tokens is left out. Perplexity is exp(-mean logprob).\n" +
 			"A text may have 16 MiB less 64 KiB at most.",
 		Example: "  millrace score -m stories --window 256 --json story.txt",
-		Args:    one("FILE, a text, or - for standard input"),
+		Args:    session.One("FILE, a text, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.runScore(cmd.Context(), &f, args[0])
 		},
@@ -78,13 +80,13 @@ func (a *app) score() *cobra.Command {
 func (a *app) runScore(ctx context.Context, f *scoreFlags, file string) error {
 	class, err := kernelClass(f.class)
 	if err != nil || class == nil {
-		return usagef("--class %q: want prefill or decode", f.class)
+		return failure.Usagef("--class %q: want prefill or decode", f.class)
 	}
 	if f.inFlight < 1 || f.inFlight > 64 {
-		return usagef("--in-flight is %d: want 1 to 64", f.inFlight)
+		return failure.Usagef("--in-flight is %d: want 1 to 64", f.inFlight)
 	}
 	if f.window != 0 && f.window < score.MinWindow {
-		return usagef("--window is %d: want at least %d", f.window, score.MinWindow)
+		return failure.Usagef("--window is %d: want at least %d", f.window, score.MinWindow)
 	}
 	text, err := a.readText(file)
 	if err != nil {
@@ -119,7 +121,7 @@ func (a *app) runScore(ctx context.Context, f *scoreFlags, file string) error {
 		return json.NewEncoder(a.Out).Encode(out)
 	}
 	fmt.Fprintf(a.Out, "perplexity %.6g, mean logprob %.6f, over %d tokens in %d windows of %d (%s), model %s, class %s\n",
-		out.Perplexity, out.MeanLogprob, out.Tokens, out.Windows, out.Window, out.Class, shortDigest(out.ModelDigest),
+		out.Perplexity, out.MeanLogprob, out.Tokens, out.Windows, out.Window, out.Class, render.ShortDigest(out.ModelDigest),
 		render.Line(out.ClassID))
 	return nil
 }
@@ -132,18 +134,18 @@ func (a *app) readText(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	switch {
 	case err != nil:
-		return "", usagef("%w", err)
+		return "", failure.Usagef("%w", err)
 	case len(raw) == 0:
-		return "", usagef("%s is empty", file)
+		return "", failure.Usagef("%s is empty", file)
 	case !utf8.Valid(raw):
-		return "", usagef("%s is not UTF-8: convert it, for example with iconv -t UTF-8", file)
+		return "", failure.Usagef("%s is not UTF-8: convert it, for example with iconv -t UTF-8", file)
 	}
 	return string(raw), nil
 }
 
 func (a *app) scoreText(ctx context.Context, conn *grpc.ClientConn, f *scoreFlags, class pb.KernelClass, text string, bos uint32) (*scored, error) {
 	if len(text) > maxScoreBytes {
-		return nil, usagef("the text has %s, at most %s can be scored in one run: servers take no larger message; cut it, and score the parts",
+		return nil, failure.Usagef("the text has %s, at most %s can be scored in one run: servers take no larger message; cut it, and score the parts",
 			render.Bytes(uint64(len(text))), render.Bytes(maxScoreBytes))
 	}
 	plain := false
@@ -151,7 +153,7 @@ func (a *app) scoreText(ctx context.Context, conn *grpc.ClientConn, f *scoreFlag
 		Model: f.model, Input: &pb.TokenizeRequest_Text{Text: text}, AddSpecial: &plain, ParseSpecial: &plain,
 	})
 	if err != nil {
-		return nil, failed(err, f.model, nil)
+		return nil, failure.OfCall(err, f.model, nil)
 	}
 	windows, err := score.Windows(tokens.GetTokenIds(), f.window, bos)
 	if err != nil {
@@ -159,8 +161,8 @@ func (a *app) scoreText(ctx context.Context, conn *grpc.ClientConn, f *scoreFlag
 	}
 	sums, counts := make([]float64, len(windows)), make([]int, len(windows))
 	digests, classes := make([]string, len(windows)), make([]string, len(windows))
-	show := a.counter("windows", len(windows))
-	defer show.close()
+	show := tty.NewCounter(a.Err, "windows", len(windows))
+	defer show.Close()
 	var done atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(f.inFlight)
@@ -175,7 +177,7 @@ func (a *app) scoreText(ctx context.Context, conn *grpc.ClientConn, f *scoreFlag
 			}
 			digests[i], classes[i] = started.GetModelDigest(), started.GetClassId()
 			sums[i], counts[i], err = score.Sum(logprobs, f.window)
-			show.set(int(done.Add(1)))
+			show.Set(int(done.Add(1)))
 			return err
 		})
 	}
@@ -185,7 +187,7 @@ func (a *app) scoreText(ctx context.Context, conn *grpc.ClientConn, f *scoreFlag
 	for i := range windows {
 		if digests[i] != digests[0] || classes[i] != classes[0] {
 			return nil, fmt.Errorf("%w: windows were computed by different models or classes (%s of class %s, %s of class %s): name one worker with --target",
-				failure.ErrState, shortDigest(digests[0]), classes[0], shortDigest(digests[i]), classes[i])
+				failure.ErrState, render.ShortDigest(digests[0]), classes[0], render.ShortDigest(digests[i]), classes[i])
 		}
 	}
 	out := &scored{Windows: len(windows), Window: f.window, Class: f.class, Model: f.model, ModelDigest: digests[0], ClassID: classes[0]}

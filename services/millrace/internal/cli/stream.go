@@ -17,13 +17,15 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/retry"
 )
 
 // errCut is a stream that ended well before it should have.
 var errCut = errors.New("the server ended the stream too early")
 
-// statistics is what is known of a generation when it ended, well or not.
+// statistics has the figures of a generation that ended, well or not.
 type statistics struct {
 	started  *pb.Started
 	finished []*pb.Finished
@@ -46,10 +48,10 @@ func repeatBy(how string, sampling *pb.Sampling) string {
 	return how
 }
 
-// stream runs a generation and gives every event to show; an error of show cancels the call and is
-// returned. If the server is lost, another one continues the stream, and show sees nothing of it; leave
-// has calls go there, and is nil if there is no other server. Attempts that bring no token are paced and
-// bounded as those of retries are. What came before a failure is in the statistics.
+// stream runs a generation and calls show with every event; an error of show cancels the call and is
+// returned. If the server is lost, another one continues the stream, and show does not notice. leave
+// redirects calls to the other server; nil for a single server. Attempts that bring no token are
+// paced and bounded like retries. The statistics include the tokens before a failure.
 func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), req *pb.GenerateRequest,
 	show func(*pb.GenerateResponse) error,
 ) (s statistics, err error) {
@@ -59,7 +61,7 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), re
 	defer func() { s.total = time.Since(s.began) }()
 	got := receivedBefore(req)
 	next := req
-	tries := retries{}
+	tries := retry.Attempts{}
 	for had := 0; ; {
 		err := s.receive(ctx, conn, next, func(event *pb.GenerateResponse) error {
 			if event.GetStarted() != nil && next != req && event.GetStarted().Exact == nil {
@@ -71,9 +73,9 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), re
 			return show(event)
 		})
 		if s.tokens > had {
-			tries, had = retries{}, s.tokens
+			tries, had = retry.Attempts{}, s.tokens
 		}
-		if err == nil || leave == nil || !serverLost(err) || !tries.wait(ctx, err) {
+		if err == nil || leave == nil || !serverLost(err) || !tries.Wait(ctx, err) {
 			return s, err
 		}
 		if got.started != nil {
@@ -104,7 +106,7 @@ func (s *statistics) receive(ctx context.Context, conn grpc.ClientConnInterface,
 ) error {
 	in, err := pb.NewInferenceServiceClient(conn).Generate(ctx, req)
 	if err != nil {
-		return failed(err, req.GetModel(), nil)
+		return failure.OfCall(err, req.GetModel(), nil)
 	}
 	var resumed []uint32 // tokens of each continuation that this attempt did not make
 	ended := 0           // continuations that earlier attempts or the file of --resume ended
@@ -122,7 +124,7 @@ func (s *statistics) receive(ctx context.Context, conn grpc.ClientConnInterface,
 			return nil
 		}
 		if err != nil {
-			return failed(err, req.GetModel(), in.Trailer())
+			return failure.OfCall(err, req.GetModel(), in.Trailer())
 		}
 		switch e := event.GetEvent().(type) {
 		case *pb.GenerateResponse_Started:

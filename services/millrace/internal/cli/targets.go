@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
 )
 
 // targetsScheme is the scheme of a --target that lists several servers.
@@ -23,9 +24,9 @@ func (a *app) targets() ([]string, error) {
 		all[i] = strings.TrimSpace(t)
 		switch {
 		case all[i] == "" && len(all) > 1:
-			return nil, usagef("--target %q: an address is empty: separate addresses by single commas", a.target)
+			return nil, failure.Usagef("--target %q: an address is empty: separate addresses by single commas", a.target)
 		case len(all) > 1 && strings.Contains(all[i], "://") && !strings.HasPrefix(all[i], "unix:"):
-			return nil, usagef("--target: %s stands for several servers itself: give it alone", all[i])
+			return nil, failure.Usagef("--target: %s names several servers itself: give it alone", all[i])
 		}
 	}
 	return all, nil

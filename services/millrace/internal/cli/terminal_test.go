@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -14,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/tty/ttytest"
 )
 
-// screen is a terminal, of 100 columns and 30 rows unless said otherwise: the program has tty, a person sees what is in seen and types into
-// keyboard.
+// screen is a terminal, by default of 100 columns and 30 rows: the program has tty, seen is the
+// text on the screen, and keyboard is the input of the person.
 type screen struct {
 	tty      *os.File
 	keyboard io.Writer
@@ -31,37 +31,8 @@ func openScreen(t *testing.T) *screen {
 
 func openScreenOf(t *testing.T, columns, rows uint16) *screen {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("no pseudo terminals here (%v): mount devpts on /dev/pts", err)
-	}
-	raw, err := master.SyscallConn() // Fd would make it block, and Close would not end a read
-	require.NoError(t, err)
-	var number int
-	var failed error
-	require.NoError(t, raw.Control(func(fd uintptr) {
-		if failed = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); failed == nil {
-			number, failed = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-		if failed == nil {
-			failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
-		}
-	}))
-	require.NoError(t, failed)
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	require.NoError(t, err)
-	s := &screen{tty: tty, keyboard: master, seen: &buffer{}}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		_, _ = io.Copy(s.seen, master) // until it is closed
-	}()
-	t.Cleanup(func() {
-		_ = tty.Close()
-		_ = master.Close()
-		<-read
-	})
-	return s
+	s := ttytest.Open(t, columns, rows)
+	return &screen{tty: s.TTY, keyboard: s.Keyboard, seen: s.Seen}
 }
 
 // sees waits until the screen has shown a text matching a pattern.
@@ -126,7 +97,8 @@ func TestAConversationOnATerminal(t *testing.T) {
 	require.Equal(t, []string{"user: one", "assistant: re: one", "user: endless", "assistant: for ever", "user: one"}, talk(a.all[2]))
 }
 
-func TestSIGTERMWhileALineIsTypedRestoresTheTerminal(t *testing.T) {
+func TestSIGTERMRestoresTerminal(t *testing.T) {
+	// The terminal is in raw mode while a line is typed; SIGTERM must restore it.
 	r := serve(t, &fake{})
 	s := openScreen(t)
 	before, err := unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS)
@@ -190,7 +162,8 @@ func TestWorkersOnATerminalIsRedrawn(t *testing.T) {
 	require.Equal(t, 0, wait(t))
 }
 
-func TestWorkersOnATerminalAreShownOnceWhereThatIsAskedFor(t *testing.T) {
+func TestWorkersOnTerminalPrintsOnce(t *testing.T) {
+	// --once and --json end the command on a terminal, which otherwise follows the fleet.
 	for name, args := range map[string][]string{"by --once": {"workers", "--once"}, "as JSON": {"workers", "--json"}} {
 		t.Run(name, func(t *testing.T) {
 			r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
@@ -214,7 +187,7 @@ func TestGeneratedTextCannotSteerATerminal(t *testing.T) {
 	s.sees(t, "a\ufffd\\[2J\ufffdb\r\n3? ?2 tokens")
 	require.NotContains(t, s.seen.String(), "\x1b")
 	require.NotContains(t, s.seen.String(), "\x07")
-	// Elsewhere the text is what the model said, byte for byte.
+	// Elsewhere the text is the model's output, byte for byte.
 	require.Equal(t, 0, r.run(t, "generate", "Once"))
 	require.Equal(t, "a\x1b[2J\x07b\n", r.out.String())
 }

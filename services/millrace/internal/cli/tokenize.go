@@ -8,8 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+	"github.com/millrace/millrace/services/millrace/internal/protoflags"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/session"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
 // tokenize shows the tokens of a text.
@@ -50,9 +53,9 @@ func (a *app) tokenize() *cobra.Command {
 			out, err := pb.NewInferenceServiceClient(conn).Tokenize(ctx, req)
 			switch {
 			case err != nil:
-				return failed(err, req.GetModel(), nil)
+				return failure.OfCall(err, req.GetModel(), nil)
 			case asJSON:
-				return printJSON(a.Out, out)
+				return session.PrintJSON(a.Out, out)
 			case idsOnly:
 				fmt.Fprintln(a.Out, joinIDs(out.GetTokenIds()))
 				return nil
@@ -66,7 +69,7 @@ func (a *app) tokenize() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	modelFlag(fs, &req.Model)
-	knobs.Register(fs, req, map[string]string{
+	protoflags.Register(fs, req, map[string]string{
 		"add_special":   "add the model's leading and trailing special tokens (unset: true for text, false with --chat)",
 		"parse_special": "recognise special tokens in the text (unset: false for text; with --chat those that the template wrote)",
 	})
@@ -113,8 +116,8 @@ func (a *app) detokenize() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if req.TokenIds, err = knobs.ParseIDs(text); err != nil {
-				return usagef("%w", err)
+			if req.TokenIds, err = protoflags.ParseIDs(text); err != nil {
+				return failure.Usagef("%w", err)
 			}
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -129,12 +132,12 @@ func (a *app) detokenize() *cobra.Command {
 			out, err := pb.NewInferenceServiceClient(conn).Detokenize(ctx, req)
 			switch {
 			case err != nil:
-				return failed(err, req.GetModel(), nil)
+				return failure.OfCall(err, req.GetModel(), nil)
 			case asJSON:
-				return printJSON(a.Out, out)
+				return session.PrintJSON(a.Out, out)
 			}
 			text = out.GetText()
-			if _, tty := terminal(a.Out); tty {
+			if _, isTerminal := tty.Of(a.Out); isTerminal {
 				text = render.Safe(text)
 			}
 			fmt.Fprintln(a.Out, text)
@@ -143,7 +146,7 @@ func (a *app) detokenize() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	modelFlag(fs, &req.Model)
-	knobs.Register(fs, req, map[string]string{"render_special": "write special tokens out"})
+	protoflags.Register(fs, req, map[string]string{"render_special": "write special tokens out"})
 	fs.BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	return cmd
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // traces make each call of a connection a trace that the server goes on with, where the environment has traces sent; otherwise they are
-// nothing. Measures of a command that soon ends are sent by nobody.
+// nothing. Metrics of a short command are not sent.
 func (a *app) traces() ([]grpc.DialOption, error) {
 	s := a.Config.Telemetry
 	if err := s.Check(); err != nil {
@@ -42,22 +42,22 @@ func (a *app) traces() ([]grpc.DialOption, error) {
 	))}, nil
 }
 
-// endTraces sends what is left.
+// endTraces sends the remaining spans.
 func (a *app) endTraces() {
 	if a.sent != nil {
 		a.sent.End()
 	}
 }
 
-// traceStarted keeps the span of a call, if it is recorded, and tells it what was asked for. It is there once the first event has come.
+// traceStarted keeps the span of a call, if it is recorded, and sets the request's attributes. It is there once the first event has come.
 func (s *statistics) traceStarted(ctx context.Context, in *pb.GenerateRequest) {
 	if s.span = rpc.Span(ctx); s.span != nil {
-		s.span.SetAttributes(telemetry.OfRequest(in)...)
+		s.span.SetAttributes(telemetry.RequestAttributes(in)...)
 		s.span.SetAttributes(telemetry.WorkerID.String(s.started.GetWorkerId()), rpc.RequestIDAttribute.String(s.started.GetRequestId()))
 	}
 }
 
-// traceFinished tells the span what came of the call so far: it ends before its caller sees the end of the stream.
+// traceFinished sets the result of the call so far on the span: it ends before its caller sees the end of the stream.
 func (s *statistics) traceFinished() {
 	if s.span == nil {
 		return
@@ -71,7 +71,7 @@ func (s *statistics) traceFinished() {
 	s.span.SetAttributes(u.Attributes()...)
 }
 
-// finishReasons are what the conventions call ends of a continuation.
+// finishReasons are the conventions' names for the ends of a continuation.
 var finishReasons = map[pb.FinishReason]string{
 	pb.FinishReason_FINISH_REASON_STOP: "stop", pb.FinishReason_FINISH_REASON_LENGTH: "length",
 }

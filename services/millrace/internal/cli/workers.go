@@ -18,6 +18,8 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
 	"github.com/millrace/millrace/services/millrace/internal/render"
+	"github.com/millrace/millrace/services/millrace/internal/session"
+	"github.com/millrace/millrace/services/millrace/internal/tty"
 )
 
 // workersFlags are the flags of workers.
@@ -33,18 +35,18 @@ func (a *app) workers() *cobra.Command {
 		Use:   "workers",
 		Short: "Show the workers that a scheduler follows",
 		Long: "Shows a table of the workers that a scheduler follows. On a terminal it is redrawn as it changes, until Ctrl-C;\n" +
-			"elsewhere, and as JSON, it is shown once. --once and --watch say otherwise: with --watch each change is a table, or a\n" +
+			"elsewhere, and as JSON, it is shown once. --once and --watch change that: with --watch each change is a table, or a\n" +
 			"line of JSON, of its own.\n\n" +
 			"--wide adds a table of each device: temperature and power, memory errors (uncorrected and corrected), memory in use\n" +
-			"and free of the whole device beside what the worker's own ledger says, how often freed memory was used again, freed\n" +
+			"and free of the whole device and by the worker's own ledger, how often freed memory was used again, freed\n" +
 			"memory kept for reuse, buffers leaked and frees refused, when each model's resident bytes were last checked, and how long\n" +
 			"it has been without requests, of the time after which its worker unloads it.\n" +
-			"What is not known is \"-\".",
+			"Unknown values are \"-\".",
 		Example: "  millrace workers --once\n  millrace workers --wide --watch --interval 5s\n  millrace workers --json | jq '.workers[].report.device'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.once && f.watch {
-				return usagef("--once and --watch exclude each other")
+				return failure.Usagef("--once and --watch exclude each other")
 			}
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -55,19 +57,19 @@ func (a *app) workers() *cobra.Command {
 			defer cancel()
 			err = a.watchFleet(ctx, conn, &f)
 			if status.Code(err) == codes.Unimplemented {
-				return fmt.Errorf("%w: %s is no scheduler, so it has no fleet to show: give --target a scheduler "+
+				return fmt.Errorf("%w: %s is not a scheduler, so it has no fleet to show: give --target a scheduler "+
 					"(millrace-scheduler --workers %s makes one), or see this worker with millrace models and millrace health",
 					failure.ErrState, a.target, a.target)
 			}
 			if errors.Is(context.Cause(cmd.Context()), failure.ErrInterrupted) {
 				return nil // the usual end of a table that never ends
 			}
-			return failed(err, "", nil)
+			return failure.OfCall(err, "", nil)
 		},
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&f.once, "once", false, "show one table and exit, also on a terminal")
-	fs.BoolVarP(&f.watch, "watch", "w", false, "go on until Ctrl-C, also where standard output is no terminal")
+	fs.BoolVarP(&f.watch, "watch", "w", false, "continue until Ctrl-C, also if standard output is no terminal")
 	fs.BoolVar(&f.wide, "wide", false, "show temperature, power, memory errors, physical memory, pool and residency checks too")
 	fs.BoolVar(&f.json, "json", false, "print one snapshot a line as JSON and nothing else")
 	fs.DurationVar(&f.interval, "interval", 500*time.Millisecond, "least time between tables, [100ms, 1h]")
@@ -81,12 +83,12 @@ func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, f *
 	if err != nil {
 		return err
 	}
-	fd, tty := terminal(a.Out)
+	fd, isTerminal := tty.Of(a.Out)
 	screen := 0 // columns of the terminal, 0 elsewhere
-	if tty {
+	if isTerminal {
 		screen, _, _ = term.GetSize(fd) // 0 where not known
 	}
-	live := tty && !f.once && !f.json
+	live := isTerminal && !f.once && !f.json
 	goOn := live || f.watch
 	for lines, first := 0, true; ; first = false {
 		fleet, err := in.Recv()
@@ -96,7 +98,7 @@ func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, f *
 		case err != nil:
 			return err
 		case f.json:
-			err = printJSON(a.Out, fleet)
+			err = session.PrintJSON(a.Out, fleet)
 		case live:
 			width, height, _ := term.GetSize(fd) // 0 where not known: no limit
 			var text string
@@ -144,7 +146,7 @@ func fleetTable(workers []*pb.FleetWorker, width int) (table string, hidden []st
 	var rows [][]string
 	for _, w := range workers {
 		r := w.GetReport()
-		if !heard(w) { // what it said last is not so any more
+		if !heard(w) { // its last report is out of date
 			rows = append(rows, []string{workerName(w), workerState(w), device(r.GetDevice()), "", "", "", "", "", "", w.GetAddress()})
 			continue
 		}
@@ -158,7 +160,7 @@ func fleetTable(workers []*pb.FleetWorker, width int) (table string, hidden []st
 		rows, width, "ADDRESS", "LAST STEP", "DEVICE", "TOKENS/S", "MEMORY", "WAITING")
 }
 
-// heard tells whether a worker's report is of now.
+// heard reports whether a worker's report is current.
 func heard(w *pb.FleetWorker) bool { return w.GetReport() != nil && w.GetConnected() }
 
 // workerName is its id, or its address before it has said its id.
@@ -173,10 +175,11 @@ func workerState(w *pb.FleetWorker) string {
 	if !w.GetConnected() {
 		return "unreachable"
 	}
-	return readable(w.GetReport().GetState().String(), "WORKER_STATE_")
+	return render.Readable(w.GetReport().GetState().String(), "WORKER_STATE_")
 }
 
-// device is its kind and name, and of GPUs that hold models together how many they are, cut to what a table takes.
+// device returns the device's kind and name, and the number of GPUs that hold models together, cut
+// to the width of a table's cell.
 func device(d *pb.DeviceStatus) string {
 	const most = 40
 	text := d.GetName()
@@ -222,7 +225,7 @@ func modelList(models []*pb.ModelStatus) string {
 	return strings.Join(names, ", ")
 }
 
-// workerProblems are lines about what is wrong with a worker.
+// workerProblems returns lines about the problems of a worker.
 func workerProblems(w *pb.FleetWorker, wide bool) []string {
 	id := workerName(w)
 	var all []string

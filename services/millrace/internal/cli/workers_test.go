@@ -100,7 +100,8 @@ func TestWorkersOnceIsOneTable(t *testing.T) {
 	require.Equal(t, 2*time.Second, <-ended)
 }
 
-func TestWorkersElsewhereThanOnATerminalAreShownOnce(t *testing.T) {
+func TestWorkersInPipePrintsOnce(t *testing.T) {
+	// Without a terminal the command prints the fleet once and ends.
 	for name, args := range map[string][]string{"as a table": {"workers"}, "as JSON": {"workers", "--json"}} {
 		t.Run(name, func(t *testing.T) {
 			r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
@@ -121,7 +122,8 @@ func TestOnceAndWatchExcludeEachOther(t *testing.T) {
 	require.Contains(t, r.err.String(), "--once and --watch exclude each other")
 }
 
-func TestWorkersWatchedElsewhereThanOnATerminalAreOneTableAChange(t *testing.T) {
+func TestWorkersWatchInPipePrintsEachChange(t *testing.T) {
+	// Without a terminal, --watch prints one table for each change.
 	r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
 		_ = s.Send(fleetOf(1))
 		_ = s.Send(&pb.WatchFleetResponse{})
@@ -159,10 +161,11 @@ func TestWorkersAsJSONPrintsSnapshots(t *testing.T) {
 	}
 }
 
-func TestWorkersOfASingleWorkerSaysThatASchedulerIsNeeded(t *testing.T) {
+func TestWorkersOfWorkerNamesScheduler(t *testing.T) {
+	// The error says that a worker has no fleet, and how to start a scheduler for it.
 	r := serve(t, &fake{})
 	require.Equal(t, 5, r.run(t, "workers", "--once"))
-	require.Contains(t, r.err.String(), r.target+" is no scheduler")
+	require.Contains(t, r.err.String(), r.target+" is not a scheduler")
 	require.Contains(t, r.err.String(), "millrace-scheduler --workers "+r.target)
 }
 
@@ -200,7 +203,8 @@ const wideText = "" +
 	"w3 - - - - - - - - - - - - - - -\n" +
 	"there:4 - - - - - - - - - - - - - - -\n"
 
-func TestWideWorkersShowTheirDevicesAndWhatIsUnknownIsNoZero(t *testing.T) {
+func TestWorkersWidePrintsDevices(t *testing.T) {
+	// An unknown value of a device is an empty cell, never 0.
 	r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error { return s.Send(wideFleet()) }})
 	require.Equal(t, 0, r.run(t, "workers", "--wide"), r.err.String())
 	plain, wide, both := strings.Cut(squeeze(r.out.String()), "\n\n")

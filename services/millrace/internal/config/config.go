@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
-// DefaultTarget is where a scheduler listens unless told otherwise.
+// DefaultTarget is where a scheduler listens by default.
 const DefaultTarget = "localhost:7070"
 
-// Config is what the environment sets.
+// Config has the settings from the environment.
 type Config struct {
 	// Target is the server's address: host:port, dns:///name:port or unix:PATH. MILLRACE_TARGET; DefaultTarget.
 	Target string

@@ -12,12 +12,12 @@ import (
 
 // Parts of more than one advice; TARGET is the flag that repeats the target, with a space before it, or nothing.
 const (
-	listModels  = "millrace models TARGET lists the models there are"
+	listModels  = "millrace models TARGET lists the models"
 	loadIt      = "millrace load MODEL TARGET"
-	otherFile   = "another file of the model; this one is not what it should be"
-	otherModel  = "a model of another kind; the README lists what is served"
+	otherFile   = "another file of the model; this one is not valid"
+	otherModel  = "a model of another kind (docs/models.md lists what this version serves), or a newer Millrace: CHANGELOG.md says what each added"
 	again       = "send it again"
-	seeLog      = "send it again; if it fails again, millrace health TARGET says whether the worker serves, and its log why not"
+	seeLog      = "send it again; if it fails again, millrace health TARGET shows whether the worker serves, and its log has the reason if not"
 	reloadIt    = "millrace unload MODEL TARGET, then load it again; if it happens again, the device is faulty"
 	less        = "unload another model, or load with fewer --kv-tokens or a smaller --context"
 	whoIsThere  = "millrace workers TARGET shows what the scheduler sees"
@@ -30,9 +30,11 @@ var advices = map[string]string{
 	reason.UnknownField:        "a client and a server of the same version",
 	reason.MalformedMessage:    "a client and a server of the same version",
 	reason.MessageTooLarge:     "a shorter prompt",
-	reason.TooManyBytesSending: "again when others have read their answers, or ask for less at once",
+	reason.TooManyBytesSending: "again when others have read their answers, or request less at once",
 	reason.TooManyBytesWaiting: "again when others have been served, or a shorter prompt",
 	reason.InvalidArgument:     "",
+	reason.InvalidGrammar:      "",
+	reason.GrammarTooAmbiguous: "a constraint with fewer ways to derive one text",
 	reason.NotBuilt:            "",
 	reason.CallerNotAllowed:    "another certificate with --tls-cert and --tls-key; or have the server allow this one",
 
@@ -41,7 +43,7 @@ var advices = map[string]string{
 	reason.TokenExpired:    "a new token; millrace keys new makes one, for the server's file of keys",
 	reason.TokenRevoked:    "another token with --token-file or in MILLRACE_TOKEN",
 	reason.RightMissing:    "another token, or have the server's file of keys give this one the right",
-	reason.OtherTenant:     "without --fairness-id: the token says whose share is used",
+	reason.OtherTenant:     "without --fairness-id: the token determines the tenant",
 	reason.PriorityTooHigh: "a lower --priority",
 	reason.TooManyRequests: "",
 	reason.TooManyTokens:   "",
@@ -71,6 +73,8 @@ var advices = map[string]string{
 	reason.ChatTemplateLimit:   "a shorter conversation; if that fails too, the model's template is unfit",
 	reason.ChatTemplateProcess: seeLog,
 	reason.NoSuchTemplate:      "millrace models: a template's name that it lists for the model, or none",
+	reason.NotAReranker:        "millrace models: a model that can rerank, such as Qwen3-Reranker",
+	reason.RerankerOnly:        "millrace rerank, or another model",
 	reason.NoTokens:            "a prompt of more than white space",
 	reason.BadTokenID:          "token ids of this model; millrace tokenize -m MODEL TARGET makes them",
 	reason.ResponseTooLarge:    "send the text or the token ids in parts; a response has at most 4 MiB",
@@ -78,7 +82,7 @@ var advices = map[string]string{
 	reason.ContextTooShort:     "a scheduler, which chooses a worker with a longer context, or load the model with a larger --context",
 	reason.ResumeTooLong:       "the request with which the stream began, its --max-tokens too",
 	reason.ResumeMismatch:      "the request with which the stream began, its stop strings and --min-tokens too; or from the beginning",
-	reason.NoTokenLeft:         "fewer of --allowed-tokens, --logit-bias and --min-tokens: together they forbid every token",
+	reason.NoTokenLeft:         "fewer of --allowed-tokens, --logit-bias, --min-tokens and constraints: together they forbid every token",
 
 	reason.FleetUnknown:       whoIsThere,
 	reason.NoWorker:           whoIsThere,
@@ -101,9 +105,9 @@ var advices = map[string]string{
 	reason.ModelDoesNotFit:         less,
 	reason.TooManyLoads:            "again when one has ended; millrace models TARGET shows those under way",
 	reason.TooFewWorkers:           "fewer --replicas, or more workers; millrace workers TARGET shows them",
-	reason.LoadIncomplete:          "again when the failures above are mended; what is loaded stays",
+	reason.LoadIncomplete:          "again when the failures above are repaired; loaded copies stay",
 	reason.InvalidModelFile:        otherFile,
-	reason.ModelFileUnreadable:     "again when the file is whole and nobody writes to it",
+	reason.ModelFileUnreadable:     "again when the file is complete and no program writes to it",
 	reason.ModelFileClosed:         again,
 	reason.UnsupportedArchitecture: otherModel,
 	reason.UnsupportedTensorType:   otherModel,
@@ -115,8 +119,8 @@ var advices = map[string]string{
 	reason.CodebookExists:          "another name, or replace the one there",
 	reason.CodebookDigestMismatch:  "the digest that the codebook has, or another codebook",
 	reason.CodebookOutOfService:    "load it again; if it happens again, the device is faulty",
-	reason.InvalidCodebookFile:     "another file of the codebook; this one is not what it should be",
-	reason.CodebookNotWritten:      "room and permission to write in the worker's --codebooks folder",
+	reason.InvalidCodebookFile:     "another file of the codebook; this one is not valid",
+	reason.CodebookNotWritten:      "space and permission to write in the worker's --codebooks folder",
 	reason.ResidentCodebookDiffers: "load it again; if it happens again, the device is faulty",
 	reason.DoesNotFit:              "fewer rows, with --max-rows-per-codeword; or unload a model; or a worker with a larger --spool-space",
 	reason.NoTrainings:             "another worker, or one started with --max-trainings",
@@ -129,7 +133,7 @@ var advices = map[string]string{
 	reason.OutOfDeviceMemory:     less,
 	reason.DeviceMemoryHeld:      "millrace unload MODEL TARGET once more; if the device still keeps the memory, restart the worker",
 	reason.NotOnThisDevice:       "a worker with another device, or without the option that the message names",
-	reason.RefusedByEngine:       "without the options that are not usual; the engine does not take this request",
+	reason.RefusedByEngine:       "without unusual options; the engine refuses this request",
 	reason.BadLogits:             "another prompt; if every one fails, load the model again or take another file",
 	reason.EngineState:           seeLog,
 	reason.StepFailed:            seeLog,
@@ -142,7 +146,7 @@ var advices = map[string]string{
 func advice(err error, code codes.Code, r Request) string {
 	text := advices[rpc.Reason(err)]
 	if rpc.Reason(err) == reason.ModelNotLoaded && code == codes.NotFound {
-		text = "millrace models TARGET shows what is loaded"
+		text = "millrace models TARGET shows the loaded models"
 	}
 	if text != "" {
 		model := r.Model
@@ -178,7 +182,7 @@ func adviceOnBare(err error, code codes.Code, r Request) string {
 		}
 		return "start a server (make up), or name one with --target or MILLRACE_TARGET"
 	case codes.Internal:
-		return "send it again; if it fails again, the log of what answers at " + r.Target + " says why"
+		return "send it again; if it fails again, the log of the server at " + r.Target + " has the reason"
 	case codes.Unimplemented:
 		return "the address of a scheduler or worker of this client's version with --target; " + r.Target + " does not serve this call"
 	case codes.DeadlineExceeded:

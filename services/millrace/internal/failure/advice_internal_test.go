@@ -17,7 +17,7 @@ func TestEveryReasonIsThoughtOf(t *testing.T) {
 	for _, r := range reason.All() {
 		advised, known := advices[r]
 		require.True(t, known, "what shall one do about %s?", r)
-		text := Explain(rpc.Fault{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: r, Message: "x"}.Err(),
+		text := Explain(rpc.Error{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: r, Message: "x"}.Err(),
 			Request{Target: "there:1", TargetGiven: true, Model: "m"})
 		_, next, found := strings.Cut(text, "\n  try: ")
 		require.Equal(t, advised != "", found, r)

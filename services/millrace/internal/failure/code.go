@@ -40,7 +40,7 @@ health gives 0 or 1 only.`
 var (
 	// ErrUsage: the command line is wrong.
 	ErrUsage = errors.New("usage")
-	// ErrState: what the request needs is not there, found out before asking.
+	// ErrState means that a requirement of the request is missing, found before the call.
 	ErrState = errors.New("not possible")
 	// ErrInterrupted: Ctrl-C.
 	ErrInterrupted = errors.New("interrupted")

@@ -16,15 +16,15 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
-// Request is what a command knows of the request that failed. The zero value knows nothing.
+// Request describes the request that failed. The zero value describes nothing.
 type Request struct {
 	// Target is the address that was asked.
 	Target string
 	// TargetGiven says that the address is not the default one, so that advice repeats it.
 	TargetGiven bool
-	// Model is the model's name, "" if there is none.
+	// Model is the model's name; "" if the request names no model.
 	Model string
-	// Usage is what was done before the failure, nil if not known.
+	// Usage counts the work before the failure; nil if unknown.
 	Usage *pb.Usage
 	// Help is the command whose help explains the error, "" if the message says all.
 	Help string

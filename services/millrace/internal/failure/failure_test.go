@@ -45,8 +45,8 @@ func TestTheClientsOwnErrorsHaveExitCodes(t *testing.T) {
 	}
 }
 
-func worker(code codes.Code, reason, message string) rpc.Fault {
-	return rpc.Fault{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: message}
+func worker(code codes.Code, reason, message string) rpc.Error {
+	return rpc.Error{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: message}
 }
 
 func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
@@ -70,7 +70,7 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 		"advice leaves out the usual target": {worker(codes.FailedPrecondition, "MODEL_NOT_LOADED", "not loaded").Err(), here,
 			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, from worker.millrace.dev)\n  try: millrace load m"},
 		"unloading what is not loaded shows what is": {worker(codes.NotFound, "MODEL_NOT_LOADED", "not loaded").Err(), here,
-			"not loaded\n  reason: MODEL_NOT_LOADED (NOT_FOUND, from worker.millrace.dev)\n  try: millrace models shows what is loaded"},
+			"not loaded\n  reason: MODEL_NOT_LOADED (NOT_FOUND, from worker.millrace.dev)\n  try: millrace models shows the loaded models"},
 		"every violation is listed once": {violations.Err(), here,
 			"invalid request\n  a is 1\n  b is 2\n  reason: INVALID_ARGUMENT (from worker.millrace.dev)"},
 		"numbers come with sizes": {noFit.Err(), here,
@@ -84,7 +84,7 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 			"cannot reach there:1: dial tcp: refused\n  reason: UNAVAILABLE\n  try: start a server at there:1, or name another with --target"},
 		"a server that wants a certificate": {status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: certificate required"`), there,
 			"cannot reach there:1: error reading server preface: remote error: tls: certificate required\n  reason: UNAVAILABLE\n" +
-				"  try: --tls-cert and --tls-key: this server wants to know who calls"},
+				"  try: --tls-cert and --tls-key: this server requires a client certificate"},
 		"a server of another authority": {status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"`), there,
 			"cannot reach there:1: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority\n" +
 				"  reason: UNAVAILABLE\n  try: --tls-ca with the authority of the server's certificate"},
@@ -97,7 +97,7 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 				"  try: the log of the proxy at there:1, which reaches no server; or name another with --target"},
 		"a proxy that broke the stream": {status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: INTERNAL_ERROR"), there,
 			"stream terminated by RST_STREAM with error code: INTERNAL_ERROR\n  reason: INTERNAL\n" +
-				"  try: send it again; if it fails again, the log of what answers at there:1 says why"},
+				"  try: send it again; if it fails again, the log of the server at there:1 has the reason"},
 		"another server's address": {status.Error(codes.Unimplemented, "unknown service millrace.v1.InferenceService"), there,
 			"unknown service millrace.v1.InferenceService\n  reason: UNIMPLEMENTED\n" +
 				"  try: the address of a scheduler or worker of this client's version with --target; there:1 does not serve this call"},

@@ -28,7 +28,7 @@ func Do[T any](ctx context.Context, count int64, inFlight int, work func(ctx con
 	return ctx.Err()
 }
 
-// result is what a piece gave.
+// result is the result of one piece.
 type result[T any] struct {
 	value T
 	err   error

@@ -19,12 +19,12 @@ type tick struct {
 }
 
 // newAxis returns an axis for values from low to high, which are finite, with about five ticks that are least or more apart. If
-// they are too near each other to be told apart it is wider.
+// they are too close to be distinguished it is wider.
 func newAxis(low, high, least float64) axis {
 	low, high = apart(low, high)
 	a := axis{low: low, high: high}
 	step, exponent := niceStep(max((high-low)/5, least))
-	for i := math.Ceil(low/unit(exponent)/step) + 0; ; i++ { // + 0: there is no minus 0.
+	for i := math.Ceil(low/unit(exponent)/step) + 0; ; i++ { // + 0 turns minus 0 into 0
 		t := tickAt(i*step, exponent)
 		if t.at > high {
 			return a

@@ -10,7 +10,7 @@ import (
 // drawn reports whether a value has a place in the picture.
 func drawn(v float64) bool { return math.Abs(v) <= 1e300 }
 
-// span returns the least and the greatest of the values that are drawn; low is above high if there are none.
+// span returns the least and the greatest drawn value; low is above high if no value is drawn.
 func span(values []float64) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, v := range values {
@@ -102,8 +102,9 @@ const (
 	tailFree                                 = 0.4
 )
 
-// drawTail draws in a box what the first drop leaves no height for: the energies without the first twentieth of the iterations. It
-// draws nothing unless the first drop has more than half of the height and the rest of the curve stays below the box.
+// drawTail draws in a box the energies without the first twentieth of the iterations, because the
+// first drop leaves the rest of the curve no height. It draws nothing unless the first drop has more
+// than half of the height and the rest of the curve stays below the box.
 func (c *canvas) drawTail(p panel, y axis, energies []float64) {
 	n := len(energies)
 	if n < 5 || slices.ContainsFunc(energies, func(v float64) bool { return !drawn(v) }) {

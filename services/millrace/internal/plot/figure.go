@@ -10,7 +10,7 @@ import (
 // maxTitle is how many characters of a title have room.
 const maxTitle = 90
 
-// Figure is what is drawn.
+// Figure is the input of a drawing.
 type Figure struct {
 	Title string // any text; what has no room is cut
 	// Energies are those of the iterations, the first one's number is 0. What is not finite, or beyond 1e300, is a gap.
@@ -37,12 +37,12 @@ const (
 	margin      = 26 // at the bottom
 )
 
-// style has the colours of a light page, and of a dark one for those who prefer it. It is put into the picture as it is.
+// style has the colours of a light page and of a dark one. The picture contains it verbatim.
 //
 //go:embed style.css
 var style string
 
-// part is a panel that is to be drawn, and the words that say what it shows.
+// part is a panel to draw, and its description in words.
 type part struct {
 	name, summary string
 	draw          func(*canvas, panel)
@@ -65,7 +65,7 @@ func (f Figure) parts() []part {
 	return list
 }
 
-// subspaces returns the number of subspaces that have loads, 1 if there is no more than one.
+// subspaces returns the number of subspaces that have loads, at least 1.
 func (f Figure) subspaces() int {
 	if f.Subspaces > 1 && len(f.Loads) > 0 && len(f.Loads)%f.Subspaces == 0 {
 		return f.Subspaces

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -18,10 +17,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/internal/repotest"
 	"github.com/millrace/millrace/services/millrace/internal/plot"
 )
-
-var update = flag.Bool("update", false, "rewrite the pictures of testdata")
 
 // falling is energies as a training has them.
 func falling(n int) []float64 {
@@ -225,7 +223,7 @@ func TestPicturesStayTheSame(t *testing.T) {
 	for _, name := range []string{"small", "large", "gaps", "nothing", "log", "a first drop", "product", "plane"} {
 		path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".svg")
 		got := figures()[name].SVG()
-		if *update {
+		if *repotest.Update {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			require.NoError(t, os.WriteFile(path, got, 0o644))
 		}

@@ -107,7 +107,7 @@ func Table(head []string, rows [][]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Line is text on one line: control characters become spaces, bytes that are no UTF-8 U+FFFD.
+// Line returns text on one line: control characters become spaces, invalid UTF-8 becomes U+FFFD.
 func Line(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -128,8 +128,8 @@ func Safe(text string) string {
 	}, text)
 }
 
-// Redraw writes text over what it wrote before, of which lines lines are on the screen, cut to width columns and to
-// height rows (0: no limit), and returns the lines now there.
+// Redraw writes text over its previous text, of which lines lines are on the screen. It cuts text to
+// width columns and to height rows (0: no limit), and returns the number of lines on the screen.
 func Redraw(text string, lines, width, height int) (out string, now int) {
 	var b strings.Builder
 	if lines > 0 {
@@ -148,4 +148,20 @@ func Redraw(text string, lines, width, height int) (out string, now int) {
 	}
 	b.WriteString("\x1b[J")
 	return b.String(), len(rows)
+}
+
+// Readable returns an enum's name without its prefix, as people write it: "on disk" for MODEL_STATE_ON_DISK.
+func Readable(name, prefix string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", " ")
+}
+
+// ShortDigest returns the first 12 digits.
+func ShortDigest(d string) string { return d[:min(len(d), 12)] }
+
+// List returns names separated by commas, or "none".
+func List(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }

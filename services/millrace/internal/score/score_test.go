@@ -58,7 +58,7 @@ func TestTextsTooShortAreRefusedWithNumbers(t *testing.T) {
 	require.ErrorIs(t, err, score.ErrText)
 }
 
-func TestPerplexityIsTheExponentOfTheMeanOfWhatCounts(t *testing.T) {
+func TestPerplexityIsExponentOfMean(t *testing.T) {
 	// N = 4: the predictions at positions 2 and later, so the logprob of token 3.
 	first, n1, err := score.Sum([]float32{float32(math.NaN()), -50, -60, -1}, 4)
 	require.NoError(t, err)
@@ -71,7 +71,8 @@ func TestPerplexityIsTheExponentOfTheMeanOfWhatCounts(t *testing.T) {
 	require.InDelta(t, math.Exp(2), perplexity, 1e-12)
 }
 
-func TestAUniformModelHasThePerplexityOfItsVocabulary(t *testing.T) {
+func TestPerplexityOfUniformModel(t *testing.T) {
+	// A uniform model has the perplexity of its vocabulary.
 	logprobs := make([]float32, 64)
 	for i := range logprobs {
 		logprobs[i] = float32(-math.Log(2048))
