@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures everything, or the parts named as arguments (engine, ops, memory, vectors, relay, load, routing, strangers, chaos), into bench/results/DATE-PROCESSOR/.
+# Measures everything, or the parts named as arguments (engine, ops, memory, vectors, relay, load, routing, chaos), into bench/results/DATE-PROCESSOR/.
 # Needs `make build`. OUT names another folder; SHAPES and TYPES choose what engine measures, TRACE the file that routing replays.
 set -euo pipefail
 
@@ -45,8 +45,6 @@ vectors() {
 
 relay() {
 	measure relay relay
-	measure relay-streams relay streams --states idle
-	measure relay-prompts relay prompts --floors "$root/bench/bars.txt"
 }
 
 # load drives the shipped model on the CPU engine through the scheduler.
@@ -73,16 +71,7 @@ load() {
 routing() {
 	local trace=()
 	[[ -z ${TRACE:-} ]] || trace=(--trace "$TRACE")
-	measure fleet fleet --floors "$root/bench/bars.txt"
-	measure restart restart --floors "$root/bench/bars.txt"
 	measure replay replay "${trace[@]}" --floors "$root/bench/bars.txt"
-}
-
-# strangers measures what they cost, and what keeping them out does.
-strangers() {
-	measure receive receive
-	measure hostile hostile --floors "$root/bench/bars.txt"
-	measure safeguards safeguards --floors "$root/bench/bars.txt"
 }
 
 chaos() {
@@ -90,11 +79,11 @@ chaos() {
 }
 
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load routing strangers chaos)
+[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load routing chaos)
 for part in "${parts[@]}"; do
 	case $part in
-	engine | ops | memory | vectors | relay | load | routing | strangers | chaos) "$part" ;;
-	*) echo "no part $part: want engine, ops, memory, vectors, relay, load, routing, strangers or chaos" >&2; exit 1 ;;
+	engine | ops | memory | vectors | relay | load | routing | | chaos) "$part" ;;
+	*) echo "no part $part: want engine, ops, memory, vectors, relay, load, routing or chaos" >&2; exit 1 ;;
 	esac
 done
 echo "results are in $out"

@@ -1,7 +1,8 @@
-// Command millrace-bench measures Millrace, a command for each thing: an engine (engine, ops, memory), a server under load (load,
-// prefix, cancel, overload, fairness), what a scheduler adds to a stream (relay), and schedulers over a fleet (replay, restart,
-// fleet). Two break workers and schedulers and hold every stream to its tokens: chaos, which starts them as processes, and rig, which
-// takes them in containers. synth writes the model files of random weights. bench/README.md explains every figure.
+// Command millrace-bench answers four questions: how fast is a device (engine, ops, memory,
+// vectors), how fast is a server (load, prefix, cancel, overload, fairness), what do the scheduler
+// and its routing cost and gain (relay, replay), and how to make a model of random weights
+// (synth). The commands chaos and rig inject faults into workers and schedulers and compare every
+// stream with an undisturbed one. bench/README.md explains the figures.
 //
-// main.go connects the process to package command, which holds the commands; everything else is below internal.
+// main.go connects the process to package command; everything else is in internal.
 package main

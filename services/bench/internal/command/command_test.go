@@ -15,14 +15,14 @@ import (
 	"github.com/millrace/millrace/gpuworker/synth"
 	"github.com/millrace/millrace/internal/cputest"
 	"github.com/millrace/millrace/services/bench/internal/command"
-	"github.com/millrace/millrace/services/bench/internal/enginebench"
+	bench "github.com/millrace/millrace/services/bench/internal/engine"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/internal/version"
 )
 
 // tiny is a shape whose rows suit every weight type and whose heads are grouped.
-var tiny = synth.Shape{Name: "tiny", Architecture: "llama", Desc: engine.ModelDesc{
+var tiny = synth.Shape{Name: "tiny", Architecture: "llama", Desc: engine.Uniform{
 	Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, FFN: 512, Vocab: 500, Context: 2048,
 }}
 
@@ -33,22 +33,23 @@ func run(t *testing.T, args ...string) (out string, err error) {
 	return stdout.String(), err
 }
 
-func engineReport(t *testing.T, args ...string) enginebench.Report {
+func engineReport(t *testing.T, args ...string) bench.Report {
 	t.Helper()
 	rpctest.NoLeaks(t)
 	out, err := run(t, append([]string{"engine", "--json", "--prompt", "33", "--tokens", "9", "--batch", "1,3", "--repeat", "2"},
 		append(cputest.Flags(), args...)...)...)
 	if err != nil { // a share is timing, and no subject of these tests
-		require.ErrorIs(t, err, enginebench.ErrTooFast)
-		require.NotErrorIs(t, err, enginebench.ErrTokens)
+		require.ErrorIs(t, err, bench.ErrTooFast)
+		require.NotErrorIs(t, err, bench.ErrTokens)
 	}
-	var report enginebench.Report
+	var report bench.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
 	return report
 }
 
-// The CPU engine computes what Generate gives, by any number of threads and at both depths, or the command fails.
-func TestTheEngineBenchmarkComputesTheTokensOfGenerate(t *testing.T) {
+// The CPU engine computes what Generate gives, by any number of threads and at both depths, or the
+// command fails.
+func TestEngineComputesTheTokensOfGenerate(t *testing.T) {
 	for _, typ := range []gguf.Type{gguf.Q8_0, gguf.Q4K, gguf.BF16} {
 		t.Run(typ.String(), func(t *testing.T) {
 			path, err := modelfile.Ensure(t.TempDir(), tiny, synth.Only(typ), 1, nil)
@@ -67,7 +68,7 @@ func TestTheEngineBenchmarkComputesTheTokensOfGenerate(t *testing.T) {
 	}
 }
 
-func TestTheEngineBenchmarkWritesAndKeepsItsModel(t *testing.T) {
+func TestEngineWritesAndKeepsItsModel(t *testing.T) {
 	cache := t.TempDir()
 	report := engineReport(t, "--shape", "llama-0.1b", "--type", "q4_0", "--cache", cache, "--device", "sim:step=0s,prefill=0s,decode=0s")
 	require.Equal(t, filepath.Join(cache, "llama-0.1b-q4_0-seed1.gguf"), report.Model.File)
@@ -75,7 +76,7 @@ func TestTheEngineBenchmarkWritesAndKeepsItsModel(t *testing.T) {
 	require.Nil(t, report.Roofs)
 }
 
-func TestSynthWritesAFileOfTheShapeAsked(t *testing.T) {
+func TestSynthWritesAFileOfTheShape(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	_, err := run(t, "synth", "--shape", "llama-0.1b", "--type", "Q4_0", "--seed", "3", "-o", path)
 	require.NoError(t, err)
@@ -105,7 +106,7 @@ func TestSynthListsShapesAndTypes(t *testing.T) {
 	require.Positive(t, entries[0].Bytes)
 }
 
-func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
+func TestWrongCommandLineIsErrUsage(t *testing.T) {
 	notes := filepath.Join(t.TempDir(), "notes.txt")
 	require.NoError(t, os.WriteFile(notes, []byte("no trace"), 0o600))
 	for name, tc := range map[string]struct {
@@ -144,7 +145,6 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		"no shared beginning":    {[]string{"prefix", "--shared", "0"}, "--shared 0"},
 		"floors of no prefix":    {[]string{"prefix", "--floors", notes}, "line 1"},
 		"too many streams":       {[]string{"relay", "--burst", "5000"}, "--burst 5000"},
-		"text for no tokenizer":  {[]string{"relay", "prompts", "--kinds", "text"}, "--model"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, tc.args...)
@@ -154,7 +154,7 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 	}
 }
 
-func TestADeviceThatIsNotThereIsAFailureAndNoUsageError(t *testing.T) {
+func TestMissingDeviceIsNotErrUsage(t *testing.T) {
 	path, err := modelfile.Ensure(t.TempDir(), tiny, synth.Only(gguf.Q8_0), 1, nil)
 	require.NoError(t, err)
 	_, err = run(t, "engine", "--model", path, "--device", "cuda:77")
@@ -162,7 +162,7 @@ func TestADeviceThatIsNotThereIsAFailureAndNoUsageError(t *testing.T) {
 	require.NotErrorIs(t, err, command.ErrUsage)
 }
 
-func TestVersionAndHelpAreResults(t *testing.T) {
+func TestVersionAndHelpSucceed(t *testing.T) {
 	out, err := run(t, "--version")
 	require.NoError(t, err)
 	require.Equal(t, "millrace-bench "+version.String()+"\n", out)

@@ -1,4 +1,4 @@
 package command
 
-// Beside is for tests of where a program is looked for.
-var Beside = beside
+// NextTo is nextTo for tests.
+var NextTo = nextTo

@@ -18,9 +18,7 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/command"
-	"github.com/millrace/millrace/services/bench/internal/enginebench"
-	"github.com/millrace/millrace/services/bench/internal/floor"
-	"github.com/millrace/millrace/services/bench/internal/gauge"
+	bench "github.com/millrace/millrace/services/bench/internal/engine"
 	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
@@ -42,7 +40,7 @@ func (s *server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 
 func (s *server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 	if s.full || !in.GetResponse().GetTokenIdsOnly() {
-		return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "FULL", Message: "no room"}.Err()
+		return rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "FULL", Message: "no room"}.Err()
 	}
 	for range in.GetStopping().GetMaxTokens() {
 		event := &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: &pb.Tokens{TokenIds: []uint32{1}}}}
@@ -67,7 +65,7 @@ func serve(t *testing.T, s *server) (target string) {
 	return target
 }
 
-func TestEveryWayToSendReportsWhatArrived(t *testing.T) {
+func TestLoadReportsEveryLoop(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.csv")
 	require.NoError(t, os.WriteFile(file, []byte("TIMESTAMP,ContextTokens,GeneratedTokens\n"+
 		"2023-11-16 18:15:46,5,7\n2023-11-16 18:15:47,500,3\n2023-11-16 18:16:47,1,1\n"), 0o600))
@@ -98,7 +96,7 @@ func TestEveryWayToSendReportsWhatArrived(t *testing.T) {
 	}
 }
 
-func TestALoadIsPrintedWithHistogramsAndALineForEachCall(t *testing.T) {
+func TestLoadPrintsHistogramsAndCSV(t *testing.T) {
 	target, lines := serve(t, &server{}), filepath.Join(t.TempDir(), "calls.csv")
 	out, err := run(t, "load", "--target", target, "--requests", "6", "--max-tokens", "3", "--prompt-tokens", "2", "--csv", lines, "--ceiling-time", "20ms", "--save", lines+".json")
 	require.NoError(t, err)
@@ -113,15 +111,15 @@ func TestALoadIsPrintedWithHistogramsAndALineForEachCall(t *testing.T) {
 	require.Equal(t, 7, strings.Count(string(text), "\n"))
 }
 
-func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
+func TestLoadComparesAMixWithTheEngine(t *testing.T) {
 	target := serve(t, &server{}) // checks for leaks when all else is closed
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "millrace_step_seconds_sum{model=\"m\"} 5\n")
 	}))
 	t.Cleanup(page.Close)
 	file := filepath.Join(t.TempDir(), "engine.json")
-	alone, err := json.Marshal(enginebench.Report{Mixes: []enginebench.Mix{
-		{Mix: gauge.Mix{Sequences: 9, Prompt: 9, Tokens: 9}}, {Mix: gauge.Mix{Sequences: 3, Prompt: 5, Tokens: 4}, Generated: stats.Spread{Median: 1000}},
+	alone, err := json.Marshal(bench.Report{Mixes: []bench.MixResult{
+		{Mix: bench.Mix{Sequences: 9, Prompt: 9, Tokens: 9}}, {Mix: bench.Mix{Sequences: 3, Prompt: 5, Tokens: 4}, Generated: stats.Spread{Median: 1000}},
 	}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, alone, 0o600))
@@ -144,7 +142,7 @@ func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
 	}
 	require.Contains(t, out, "closed loop, 3 calls")
 	require.Contains(t, out, "of the 1000 tokens/s that the engine alone reached for 3x5/4")
-	require.Contains(t, out, "joining meanwhile")
+	require.Contains(t, out, "joining prompts")
 	require.Contains(t, out, "idle     100.00 %")
 	require.InEpsilon(t, report.TokensPerSecond/1000, report.Engine.Share, 1e-9)
 	require.GreaterOrEqual(t, report.Join.Tokens, report.Join.OK, "a token each, and perhaps those of calls that are cut off at the end")
@@ -157,7 +155,7 @@ func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, out, "1 of 1")
 	_, err = run(t, append(args, "--floors", floors, "--join", "")...)
-	require.ErrorIs(t, err, floor.ErrMissed)
+	require.ErrorIs(t, err, stats.ErrMissed)
 	_, err = run(t, append(args, "--floors", floors, "--join", "31x20ms")...)
 	require.ErrorIs(t, err, command.ErrUsage)
 
@@ -168,7 +166,7 @@ func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
 	require.ErrorContains(t, err, "--metrics")
 }
 
-func TestALoadOfWhichNothingSucceedsFails(t *testing.T) {
+func TestLoadFailsIfNoCallSucceeds(t *testing.T) {
 	target := serve(t, &server{full: true})
 	out, err := run(t, "load", "--target", target, "--requests", "3", "--ceiling-time", "0", "--warmup", "0")
 	require.ErrorContains(t, err, "no request succeeded")
@@ -176,7 +174,7 @@ func TestALoadOfWhichNothingSucceedsFails(t *testing.T) {
 	require.Contains(t, out, "3 x ResourceExhausted FULL: no room")
 }
 
-func TestATargetThatIsNotThereIsNamed(t *testing.T) {
+func TestLoadNamesTheMissingTarget(t *testing.T) {
 	target := "unix:" + filepath.Join(t.TempDir(), "nobody")
 	_, err := run(t, "load", "--target", target)
 	require.ErrorContains(t, err, target)

@@ -9,17 +9,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/services/bench/internal/ceiling"
+	bench "github.com/millrace/millrace/services/bench/internal/engine"
 	"github.com/millrace/millrace/services/bench/internal/load"
-	"github.com/millrace/millrace/services/bench/internal/machine"
-	"github.com/millrace/millrace/services/bench/internal/scrape"
+	"github.com/millrace/millrace/services/bench/internal/proc"
+	"github.com/millrace/millrace/services/bench/internal/replay"
 )
 
-// refresh is how often the line of a running load is renewed.
+// refresh is the interval of the status line.
 const refresh = 500 * time.Millisecond
 
 func (r *loadRun) run(ctx context.Context) (err error) {
-	report := &loadReport{Machine: machine.Look(), Target: r.loadFlags.target, histogram: !r.noHistogram}
+	report := &loadReport{Machine: proc.ThisMachine(), Target: r.loadFlags.target, histogram: !r.noHistogram}
 	if err := r.find(ctx); err != nil {
 		return fmt.Errorf("target %s: %w", r.loadFlags.target, err)
 	}
@@ -34,8 +34,8 @@ func (r *loadRun) run(ctx context.Context) (err error) {
 		}
 	}
 	if r.ceilingTime > 0 {
-		r.line.Tell("measuring the generator itself")
-		report.Ceiling, err = ceiling.Measure(ctx, ceiling.Config{
+		r.line.Step("measuring the generator itself")
+		report.Ceiling, err = load.MeasureCeiling(ctx, load.CeilingConfig{
 			Connections: r.connections, Concurrency: r.concurrency, Size: size, Maker: r.maker, Duration: r.ceilingTime,
 		}, r.logger())
 		if err != nil {
@@ -43,32 +43,32 @@ func (r *loadRun) run(ctx context.Context) (err error) {
 		}
 	}
 	if r.warmUp > 0 {
-		r.line.Tell("warming up: %d calls", r.warmUp)
+		r.line.Step("warming up: %d calls", r.warmUp)
 		warm := load.Generator{Conns: r.conns, Maker: r.maker, Timeout: r.timeout, To: load.NewRecorder(nil)}
 		warm.Closed(ctx, min(r.warmUp, r.concurrency), size, 0, uint64(r.warmUp))
 	}
-	to, closeCSV, err := r.recorder()
+	recorder, closeCSV, err := r.recorder()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeCSV()) }()
 	joined := load.NewRecorder(nil)
-	if report.Idle, err = r.send(ctx, to, joined, size); err != nil {
+	if report.Idle, err = r.send(ctx, recorder, joined, size); err != nil {
 		return fmt.Errorf("--metrics: %w", err)
 	}
 	r.line.Clear()
 	if r.joiners.prompt > 0 {
-		join, _ := joined.Report() // it writes no lines
+		join, _ := joined.Report() // without CSV it returns no error
 		report.Join = &join
 	}
-	if report.Report, err = to.Report(); err != nil {
+	if report.Report, err = recorder.Report(); err != nil {
 		return fmt.Errorf("--csv %s: %w", r.csv, err)
 	}
-	if r.of != nil {
-		r.of.Share = report.TokensPerSecond / r.of.Generated
-		report.Engine = r.of
+	if r.alone != nil {
+		r.alone.Share = report.TokensPerSecond / r.alone.Generated
+		report.Engine = r.alone
 	}
-	report.recorder, report.GeneratorLimited = to, ceiling.Limits(report.MessagesPerSecond, report.Ceiling)
+	report.recorder, report.GeneratorLimited = recorder, load.GeneratorLimited(report.MessagesPerSecond, report.Ceiling)
 	report.Floors = judge(r.floors, func(of, metric string) (float64, bool) {
 		value, known := report.figures()[metric]
 		return value, known && of == row
@@ -82,7 +82,7 @@ func (r *loadRun) run(ctx context.Context) (err error) {
 	return report.Floors.Err()
 }
 
-// findTimeout bounds the wait for a server to say what it serves.
+// findTimeout bounds the wait for the list of a server's models.
 const findTimeout = 10 * time.Second
 
 func (r *loadRun) find(ctx context.Context) (err error) {
@@ -96,7 +96,7 @@ func (r *loadRun) mode() string {
 	switch {
 	case r.trace != nil:
 		return fmt.Sprintf("open loop, trace of %d requests at speed %g, %d of them shortened to %d tokens", len(r.trace),
-			r.speed, load.Shortened(r.trace, r.target.Context), r.target.Context)
+			r.speed, replay.CountCut(r.trace, r.target.Context), r.target.Context)
 	case r.rate > 0:
 		return fmt.Sprintf("open loop, %g calls/s, Poisson with seed %d", r.rate, r.seed)
 	default:
@@ -104,7 +104,7 @@ func (r *loadRun) mode() string {
 	}
 }
 
-// recorder makes the recorder; closeCSV closes its file, if there is one.
+// recorder returns the recorder. closeCSV closes its file, if it has one.
 func (r *loadRun) recorder() (to *load.Recorder, closeCSV func() error, err error) {
 	if r.csv == "" {
 		return load.NewRecorder(nil), func() error { return nil }, nil
@@ -116,25 +116,26 @@ func (r *loadRun) recorder() (to *load.Recorder, closeCSV func() error, err erro
 	return load.NewRecorder(io.Writer(f)), f.Close, nil
 }
 
-// send makes the calls, with a line about them meanwhile, others that join them, and a look at the device.
-func (r *loadRun) send(ctx context.Context, to, joined *load.Recorder, size load.Size) (idle *scrape.Idle, err error) {
-	g := load.Generator{Conns: r.conns, Maker: r.maker, Timeout: r.timeout, To: to}
+// send makes the calls. Meanwhile it updates the status line, makes the calls of --join and
+// watches the device.
+func (r *loadRun) send(ctx context.Context, recorder, joined *load.Recorder, size load.Size) (idle *load.Idle, err error) {
+	g := load.Generator{Conns: r.conns, Maker: r.maker, Timeout: r.timeout, To: recorder}
 	done := make(chan struct{})
 	joining, leave := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	beside.Go(func() { r.follow(to, done) })
-	beside.Go(func() { r.joiners.run(joining, r.conns, r.maker, r.timeout, joined) })
+	var background sync.WaitGroup
+	background.Go(func() { r.follow(recorder, done) })
+	background.Go(func() { r.joiners.run(joining, r.conns, r.maker, r.timeout, joined) })
 	if r.metrics != "" {
-		beside.Go(func() {
-			var seen scrape.Idle
-			if seen, err = scrape.Watch(ctx, r.metrics, done); err == nil && seen.Seconds > 0 { // none: the run was too short for two looks
-				idle = &seen
+		background.Go(func() {
+			var watched load.Idle
+			if watched, err = load.WatchIdle(ctx, r.metrics, done); err == nil && watched.Seconds > 0 { // 0: the run was too short for two scrapes
+				idle = &watched
 			}
 		})
 	}
 	switch {
 	case r.trace != nil:
-		g.Open(ctx, load.Replay(r.trace, r.target.Context))
+		g.Open(ctx, replay.Arrivals(r.trace, r.target.Context))
 	case r.rate > 0:
 		g.Open(ctx, load.Poisson(r.rate, size, r.seed, r.duration, r.requests))
 	default:
@@ -142,12 +143,12 @@ func (r *loadRun) send(ctx context.Context, to, joined *load.Recorder, size load
 	}
 	close(done)
 	leave()
-	beside.Wait()
+	background.Wait()
 	return idle, err
 }
 
-// follow renews the line until done is closed.
-func (r *loadRun) follow(to *load.Recorder, done <-chan struct{}) {
+// follow updates the status line until done is closed.
+func (r *loadRun) follow(recorder *load.Recorder, done <-chan struct{}) {
 	ticker := time.NewTicker(refresh)
 	defer ticker.Stop()
 	begin, last := time.Now(), load.Live{}
@@ -157,9 +158,35 @@ func (r *loadRun) follow(to *load.Recorder, done <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		now := to.Live()
-		r.line.Update("%5.1f s  %d done, %d running, %d failed  %.0f tokens/s", time.Since(begin).Seconds(), now.Finished,
-			now.Running, now.Failed, float64(now.Tokens-last.Tokens)/refresh.Seconds())
-		last = now
+		live := recorder.Live()
+		r.line.Update("%5.1f s  %d done, %d running, %d failed  %.0f tokens/s", time.Since(begin).Seconds(), live.Finished,
+			live.Running, live.Failed, float64(live.Tokens-last.Tokens)/refresh.Seconds())
+		last = live
 	}
+}
+
+// row returns the row of this load in floors: MODEL/MIX/alone, or
+// MODEL/MIX/joined-by-PROMPTxPERIOD.
+func (r *loadRun) row() string {
+	company := "alone"
+	if r.joiners.prompt > 0 {
+		company = "joined-by-" + r.join
+	}
+	mix := bench.Mix{Sequences: r.concurrency, Prompt: r.promptTokens, Tokens: r.maxTokens}
+	return fmt.Sprintf("%s/%s/%s", r.target.Model, mix, company)
+}
+
+// figures returns the metrics that floors may bound.
+func (r *loadReport) figures() map[string]float64 {
+	out := map[string]float64{
+		"tokens": r.TokensPerSecond, "first_token_p50_ms": r.TTFT.P50, "inter_token_p50_ms": r.InterToken.P50,
+		"inter_token_p99_ms": r.InterToken.P99, "failed": float64(r.Failed),
+	}
+	if r.Engine != nil {
+		out["engine_share"] = r.Engine.Share
+	}
+	if r.Idle != nil {
+		out["idle_share"] = r.Idle.Share
+	}
+	return out
 }

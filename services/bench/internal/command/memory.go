@@ -14,28 +14,28 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/services/bench/internal/config"
-	"github.com/millrace/millrace/services/bench/internal/memorybench"
+	"github.com/millrace/millrace/services/bench/internal/device"
 )
 
-// driverProgram is the program of cuda/bench/memory.cpp, which is built beside the engine.
+// driverProgram is the program of cuda/bench/memory.cpp, which is built next to the engine.
 const driverProgram = "cuda_bench_memory"
 
 // memoryFlags are the flags of the command memory.
 type memoryFlags struct {
-	memorybench.Config
+	device.MemoryConfig
 	largest, piece config.Bytes
 	driver, floors string
 	device         config.Device
 }
 
-// register puts those flags on f that a process beside this one takes too.
+// register adds the flags that a peer process has too.
 func (f *memoryFlags) register(flags *pflag.FlagSet) {
 	f.piece = 1 << 30
-	flags.Var(&f.piece, "piece", "what all memory is asked for in")
+	flags.Var(&f.piece, "piece", "size of each allocation that fills the device")
 	f.device.Register(flags)
 }
 
-// open opens the device, with its pool or without.
+// open opens the device with or without its pool.
 func (f *memoryFlags) open(c *console, pool bool) (engine.Device, error) {
 	open := f.device.Open
 	if !pool {
@@ -51,20 +51,20 @@ func (f *memoryFlags) open(c *console, pool bool) (engine.Device, error) {
 func (c *console) memory() *cobra.Command {
 	f := &memoryFlags{largest: 1 << 30}
 	cmd := &cobra.Command{
-		Use: "memory", Short: "Measures copies and the pool of a device, and asks for more memory than there is",
-		Long: "Copies between host and device from 1 KiB up, pinned and pageable, beside the driver's own rate and the peaks\n" +
-			"of bus and memory; taking and giving back from the pool and from the driver; then all memory at once, holes,\n" +
-			"several contexts and several processes. A check that does not hold fails the run, and so does a figure below\n" +
-			"its floor in --floors. It takes all of the device's memory: run it alone.",
+		Use: "memory", Short: "Measures copies and the memory pool of a device, and checks what happens when its memory is full",
+		Long: "Copies between host and device from 1 KiB up, pinned and pageable, compared with the driver's own rate and the\n" +
+			"peaks of bus and memory; allocation from the pool and from the driver; then all memory at once, fragmentation,\n" +
+			"several contexts and several processes. A failed check fails the run, and so does a figure below its floor in\n" +
+			"--floors. It allocates all of the device's memory: run it alone.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runMemory(cmd.Context(), f) },
 	}
 	flags := cmd.Flags()
 	flags.Var(&f.largest, "largest", "largest copy and pooled buffer")
-	flags.IntVar(&f.Contexts, "contexts", 3, "contexts, and processes, that ask for memory together")
-	flags.IntVar(&f.Repeat, "repeat", 25, "most measurements of a figure; the median is told")
-	flags.DurationVar(&f.Budget, "budget", 500*time.Millisecond, "time for the measurements of a figure; three are always made")
-	flags.StringVar(&f.driver, "driver", "", "program that measures the driver (default: "+driverProgram+" beside the engine)")
+	flags.IntVar(&f.Contexts, "contexts", 3, "contexts, and processes, that allocate memory together")
+	flags.IntVar(&f.Repeat, "repeat", 25, "maximum of measurements of a figure; the median is reported")
+	flags.DurationVar(&f.Budget, "budget", 500*time.Millisecond, "time for the measurements of a figure; at least three are made")
+	flags.StringVar(&f.driver, "driver", "", "program that measures the driver (default: "+driverProgram+" next to the engine)")
 	flags.StringVar(&f.floors, "floors", "", floorsUsage)
 	f.register(flags)
 	return cmd
@@ -83,14 +83,14 @@ func (c *console) runMemory(ctx context.Context, f *memoryFlags) error {
 	if err != nil {
 		return err
 	}
-	setup := memorybench.Setup{
+	setup := device.MemorySetup{
 		Open: func(pool bool) (engine.Device, error) { return f.open(c, pool) },
 		Peer: append([]string{self, "memory-peer"}, f.arguments(c)...),
 	}
 	if setup.Driver, err = c.driverOf(f); err != nil {
 		return err
 	}
-	report, err := memorybench.Run(ctx, setup, f.Config, c.line.Tell)
+	report, err := device.RunMemory(ctx, setup, f.MemoryConfig, c.line.Step)
 	c.line.Clear()
 	if report == nil {
 		return err
@@ -99,7 +99,8 @@ func (c *console) runMemory(ctx context.Context, f *memoryFlags) error {
 	return errors.Join(c.print(report), err, report.Floors.Err())
 }
 
-// driverOf finds the program that measures the driver, with the arguments for this device; none for another than a GPU.
+// driverOf returns the command line of the program that measures the driver; nil unless the device
+// is a GPU.
 func (c *console) driverOf(f *memoryFlags) (argv []string, err error) {
 	dev, err := f.open(c, true)
 	if err != nil {
@@ -112,7 +113,7 @@ func (c *console) driverOf(f *memoryFlags) (argv []string, err error) {
 	}
 	path := f.driver
 	if path == "" {
-		path = beside(f.device.EnginePath, driverProgram)
+		path = nextTo(f.device.EnginePath, driverProgram)
 	}
 	if path == "" {
 		return nil, nil
@@ -124,8 +125,9 @@ func (c *console) driverOf(f *memoryFlags) (argv []string, err error) {
 	return []string{path, "--device", index}, nil
 }
 
-// beside finds a program in the folders of a list of files and folders, divided by colons; empty: it is in none.
-func beside(list, program string) string {
+// nextTo returns the path of a program in the folders of a list of files and folders, divided by
+// colons; empty if none has it.
+func nextTo(list, program string) string {
 	for _, place := range filepath.SplitList(list) {
 		if place == "" {
 			continue
@@ -140,22 +142,22 @@ func beside(list, program string) string {
 	return ""
 }
 
-// arguments make a process beside this one open the same device.
+// arguments are those with which a peer process opens the same device.
 func (f *memoryFlags) arguments(c *console) []string {
 	return append(f.device.Arguments(), "--piece", f.piece.String(), "--log-level", c.level)
 }
 
-// memoryPeer is what memory starts beside itself.
+// memoryPeer is the command of the processes that memory starts.
 func (c *console) memoryPeer() *cobra.Command {
 	f := &memoryFlags{}
 	cmd := &cobra.Command{
-		Use: "memory-peer", Short: "Takes all of a device's memory, as the command memory tells it", Hidden: true, Args: noArgs,
+		Use: "memory-peer", Short: "Allocates all of a device's memory for the command memory", Hidden: true, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.device.Validate(); err != nil {
 				return fmt.Errorf("%w: %w", ErrUsage, err)
 			}
 			open := func() (engine.Device, error) { return f.open(c, true) }
-			return memorybench.Peer(open, uint64(f.piece), cmd.InOrStdin(), c.out)
+			return device.Peer(open, uint64(f.piece), cmd.InOrStdin(), c.out)
 		},
 	}
 	f.register(cmd.Flags())

@@ -12,13 +12,12 @@ import (
 
 	"github.com/millrace/millrace/internal/cputest"
 	"github.com/millrace/millrace/services/bench/internal/command"
-	"github.com/millrace/millrace/services/bench/internal/floor"
-	"github.com/millrace/millrace/services/bench/internal/memorybench"
-	"github.com/millrace/millrace/services/bench/internal/opsbench"
+	"github.com/millrace/millrace/services/bench/internal/device"
+	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// selfKey is set while this test binary stands for millrace-bench, which memory starts beside itself.
+// selfKey is set while this test binary acts as the millrace-bench that memory starts.
 const selfKey = "MILLRACE_BENCH_TEST_SELF"
 
 func TestMain(m *testing.M) {
@@ -48,7 +47,7 @@ func smallOps(more ...string) []string {
 	return append(args, more...)
 }
 
-func TestTheOperationsAreMeasuredAndSaved(t *testing.T) {
+func TestOpsAreMeasuredAndSaved(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "ops.json")
 	out, err := run(t, smallOps("--save", saved, "--floors", floorsFile(t, "ops add/128x128 gbps >= 1e-9\n"))...)
 	require.NoError(t, err)
@@ -56,22 +55,22 @@ func TestTheOperationsAreMeasuredAndSaved(t *testing.T) {
 	require.Contains(t, out, "1 of 1 in")
 	text, err := os.ReadFile(saved)
 	require.NoError(t, err)
-	var report opsbench.Report
+	var report device.OpsReport
 	require.NoError(t, json.Unmarshal(text, &report))
 	require.Equal(t, 1, report.Floors.Held)
 	require.Nil(t, report.Device)
 }
 
-func TestAFloorThatIsMissedFailsTheRunBehindItsReport(t *testing.T) {
+func TestMissedFloorFailsAfterTheReport(t *testing.T) {
 	out, err := run(t, smallOps("--floors", floorsFile(t, "ops add/128x128 gbps >= 1e9\nops add/1x1 us <= 1\n"))...)
-	require.ErrorIs(t, err, floor.ErrMissed)
+	require.ErrorIs(t, err, stats.ErrMissed)
 	require.NotErrorIs(t, err, command.ErrUsage)
 	require.ErrorContains(t, err, "add/128x128 gbps >= 1e+09: measured")
 	require.ErrorContains(t, err, "add/1x1 us <= 1: not measured")
 	require.Contains(t, out, "0 of 2 in")
 }
 
-func TestMemoryIsMeasuredAndFilledByProcessesToo(t *testing.T) {
+func TestMemoryRunsPeerProcesses(t *testing.T) {
 	rpctest.NoLeaks(t)
 	t.Setenv(selfKey, "1")
 	args := append([]string{
@@ -80,7 +79,7 @@ func TestMemoryIsMeasuredAndFilledByProcessesToo(t *testing.T) {
 	}, cputest.Flags()...)
 	out, err := run(t, args...)
 	require.NoError(t, err)
-	var report memorybench.Report
+	var report device.MemoryReport
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
 	require.Equal(t, 1, report.Floors.Held)
 	last := report.Checks[len(report.Checks)-1]
@@ -89,25 +88,25 @@ func TestMemoryIsMeasuredAndFilledByProcessesToo(t *testing.T) {
 	require.Contains(t, last.Text, "8 + 8 pieces of 2MiB")
 }
 
-func TestTheDriversProgramIsFoundBesideTheEngine(t *testing.T) {
+func TestDriverProgramIsFoundNextToTheEngine(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "cuda_bench_memory")
-	require.Empty(t, command.Beside(dir, "cuda_bench_memory"))
+	require.Empty(t, command.NextTo(dir, "cuda_bench_memory"))
 	require.NoError(t, os.WriteFile(program, nil, 0o600))
-	require.Equal(t, program, command.Beside(dir, "cuda_bench_memory"))
-	require.Equal(t, program, command.Beside("/nowhere::"+filepath.Join(dir, "libmillrace_cuda.so"), "cuda_bench_memory"))
-	require.Empty(t, command.Beside("", "cuda_bench_memory"))
+	require.Equal(t, program, command.NextTo(dir, "cuda_bench_memory"))
+	require.Equal(t, program, command.NextTo("/nowhere::"+filepath.Join(dir, "libmillrace_cuda.so"), "cuda_bench_memory"))
+	require.Empty(t, command.NextTo("", "cuda_bench_memory"))
 }
 
-func TestTheFloorsOfThisRepositoryAreReadable(t *testing.T) {
+func TestFloorFilesAreReadable(t *testing.T) {
 	files, err := filepath.Glob("../../../../bench/floors/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, path := range files {
 		for _, of := range []string{"ops", "memory", "engine"} {
-			set, err := floor.Read(path, of)
+			set, err := stats.ReadFloors(path, of)
 			require.NoError(t, err)
-			require.NotEmpty(t, set.Floors)
+			require.NotEmpty(t, set.List)
 		}
 	}
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/services/bench/internal/replay"
-	"github.com/millrace/millrace/services/bench/internal/trace"
 )
 
-// replayFlags are the flags of replay that are not its Config.
+// replayFlags are the flags of replay that are not in its Config.
 type replayFlags struct {
 	trace, floors string
 	limit         int
@@ -24,37 +23,37 @@ type replayFlags struct {
 func (c *console) replay() *cobra.Command {
 	cfg, f := &replay.Config{}, &replayFlags{}
 	cmd := &cobra.Command{
-		Use: "replay", Short: "Measures what routing by cached prefixes gains, over a trace replayed on workers on the sim engine",
-		Long: "Starts workers on the sim engine and schedulers with default flags, all the shipped programs, and plays a trace once for\n" +
-			"each row: through one scheduler and two, and by rules that choose workers without one, each time on fresh workers.\n" +
-			"Compares times to the first token and hit rates. Failed calls fail the run, and so does a machine that is too busy.",
+		Use: "replay", Short: "Measures what routing by cached prefixes gains: replays a trace on workers on the sim engine",
+		Long: "Starts workers on the sim engine and schedulers with default flags, all the shipped programs, and plays a trace once\n" +
+			"for each row: through one scheduler, through two, and by rules that select workers without one, each time on fresh\n" +
+			"workers. Compares TTFT and hit rates. Failed calls fail the run, and so does a machine that is too busy.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runReplay(cmd.Context(), cfg, f) },
 	}
 	flags := cmd.Flags()
 	programFlags(flags, &cfg.Scheduler, &cfg.Worker)
-	flags.StringVar(&f.trace, "trace", "", "file of requests with hash_ids, as Mooncake's traces are (default: a synthetic one of conversations)")
-	flags.IntVar(&f.limit, "limit", 0, "requests of it, from the first; 0: all, and 4000 of the synthetic one")
-	flags.StringSliceVar(&cfg.Rows, "rows", replay.RowNames(), "what is measured, separated by commas")
+	flags.StringVar(&f.trace, "trace", "", "file of requests with hash_ids, as in Mooncake's traces (default: a synthetic trace of conversations)")
+	flags.IntVar(&f.limit, "limit", 0, "maximum of requests; 0: all, or 4000 of the synthetic trace")
+	flags.StringSliceVar(&cfg.Rows, "rows", replay.RowNames(), "rows to measure, separated by commas")
 	flags.IntVar(&cfg.Workers, "workers", 8, "workers")
-	flags.IntVar(&cfg.Cache, "cache", 819_200, "tokens of each worker's cache, of the trace's; the default is 100 GiB in f16, of a model of 8B")
-	flags.Float64Var(&cfg.Load, "load", 0.7, "share of all workers' time that the prompts would take if none were cached: what a worker computes a second follows")
-	flags.DurationVar(&cfg.Step, "step", 4*time.Millisecond, "time of a worker's step beside that of its prompt tokens, of the trace's; the default is that of a model of 8B in bf16 on an H200")
-	flags.IntVar(&cfg.Sequences, "sequences", 64, "sequences of a worker at once")
-	flags.IntVar(&cfg.Scale.Shrink, "shrink", 2, "tokens of the trace that are replayed as one")
-	flags.Float64Var(&cfg.Scale.Speed, "speed", 10, "so many times as fast as the trace, workers and all")
+	flags.IntVar(&cfg.Cache, "cache", 819_200, "tokens of each worker's cache, at the scale of the trace; the default is 100 GiB in f16 for a model of 8B")
+	flags.Float64Var(&cfg.Load, "load", 0.7, "share of all workers' time that the prompts take without a cache; it determines the prefill rate of a worker")
+	flags.DurationVar(&cfg.Step, "step", 4*time.Millisecond, "time of a worker's step without its prompt tokens, at the scale of the trace; the default is that of a model of 8B in bf16 on an H200")
+	flags.IntVar(&cfg.Sequences, "sequences", 64, "slots of a worker")
+	flags.IntVar(&cfg.Scale.Shrink, "shrink", 2, "number of tokens of the trace that one replayed token stands for")
+	flags.Float64Var(&cfg.Scale.Speed, "speed", 10, "factor by which the trace and the workers run faster")
 	flags.Uint64Var(&cfg.Scale.Seed, "seed", 1, "seed of token ids and of the synthetic trace")
 	flags.StringVar(&f.floors, "floors", "", floorsUsage)
 	return cmd
 }
 
-// programFlags register the paths of the programs that a command starts.
+// programFlags registers the paths of the programs that a command starts.
 func programFlags(flags *pflag.FlagSet, scheduler, worker *string) {
-	flags.StringVar(scheduler, "scheduler", "", "path of millrace-scheduler (default: beside this program)")
-	flags.StringVar(worker, "worker", "", "path of millrace-worker (default: beside this program)")
+	flags.StringVar(scheduler, "scheduler", "", "path of millrace-scheduler (default: next to this program)")
+	flags.StringVar(worker, "worker", "", "path of millrace-worker (default: next to this program)")
 }
 
-// findPrograms fills in the paths that no flag gave.
+// findPrograms sets the paths that no flag has set.
 func findPrograms(scheduler, worker *string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -68,7 +67,7 @@ func findPrograms(scheduler, worker *string) error {
 	return nil
 }
 
-// synthetic is how many requests the synthetic trace has where no flag says.
+// synthetic is the default number of requests of the synthetic trace.
 const synthetic = 4000
 
 func (c *console) runReplay(ctx context.Context, cfg *replay.Config, f *replayFlags) error {
@@ -96,7 +95,7 @@ func (c *console) runReplay(ctx context.Context, cfg *replay.Config, f *replayFl
 	return errors.Join(err, c.print(report), report.Floors.Err())
 }
 
-func (f *replayFlags) requests(seed uint64) ([]trace.Request, error) {
+func (f *replayFlags) requests(seed uint64) ([]replay.Request, error) {
 	if f.trace == "" {
 		n := f.limit
 		if n == 0 {
@@ -109,5 +108,5 @@ func (f *replayFlags) requests(seed uint64) ([]trace.Request, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading only
-	return trace.Read(file, f.limit)
+	return replay.ReadTrace(file, f.limit)
 }

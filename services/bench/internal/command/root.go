@@ -11,25 +11,25 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/services/bench/internal/terminal"
+	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/version"
 )
 
-// ErrUsage says that the command line is wrong; nothing was measured.
+// ErrUsage is returned for a wrong command line. Nothing was measured.
 var ErrUsage = errors.New("wrong usage")
 
-// console is where a command writes.
+// console is the output of a command.
 type console struct {
 	out, err io.Writer
-	line     *terminal.Line
+	line     *statusLine
 	json     bool
-	save     string // file for the JSON object, besides what is printed
+	save     string // file for the JSON object, in addition to the output
 	level    string
 }
 
-// Run runs the command that args name.
+// Run runs the command of args.
 func Run(ctx context.Context, args []string, out, errs io.Writer) error {
-	c := &console{out: out, err: errs, line: terminal.New(errs)}
+	c := &console{out: out, err: errs, line: newStatusLine(errs)}
 	root := c.root()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -37,7 +37,7 @@ func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return root.ExecuteContext(ctx)
 }
 
-// root is the command line.
+// root returns the command line.
 func (c *console) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "millrace-bench", Short: "Measures Millrace against its roofs", Version: version.String(),
@@ -50,17 +50,17 @@ func (c *console) root() *cobra.Command {
 		},
 	}
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print one JSON object instead of text")
-	root.PersistentFlags().StringVar(&c.save, "save", "", "file that the JSON object is written to besides what is printed")
+	root.PersistentFlags().StringVar(&c.save, "save", "", "file that the JSON object is written to in addition to the output")
 	root.PersistentFlags().StringVar(&c.level, "log-level", "error", "trace, debug, info, warn or error")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w; see --help", ErrUsage, err) })
-	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.receive(), c.relay(),
-		c.replay(), c.restart(), c.fleet(), c.hostile(), c.hostilePeer(), c.hostileBurn(), c.safeguards(), c.chaos(), c.rig(), c.synth(), c.vectors())
+	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.relay(),
+		c.replay(), c.chaos(), c.rig(), c.synth(), c.vectors())
 	return root
 }
 
-// noArgs refuses arguments that are no flags.
+// noArgs returns ErrUsage for arguments that are not flags.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%w: unexpected argument %q; see --help", ErrUsage, args[0])
@@ -72,7 +72,7 @@ func (c *console) logger() hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Name: "millrace-bench", Level: hclog.LevelFromString(c.level), Output: c.err})
 }
 
-// printer is a report that can be read.
+// printer is a report with a text form.
 type printer interface{ Print(w io.Writer) }
 
 // print writes a report.
@@ -92,4 +92,26 @@ func (c *console) print(report printer) error {
 		err = os.WriteFile(c.save, encoded, 0o600)
 	}
 	return err
+}
+
+const floorsUsage = "file of floors that fail the run; see bench/floors"
+
+// readFloors reads the floors of a command; nil if path is empty.
+func readFloors(path, command string) (*stats.Floors, error) {
+	if path == "" {
+		return nil, nil
+	}
+	set, err := stats.ReadFloors(path, command)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --floors: %w", ErrUsage, err)
+	}
+	return &set, nil
+}
+
+// judge compares figures with floors; nil without floors.
+func judge(set *stats.Floors, figure stats.Figure) *stats.Verdict {
+	if set == nil {
+		return nil
+	}
+	return set.Judge(figure)
 }

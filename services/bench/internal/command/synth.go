@@ -52,7 +52,7 @@ func (c *console) write(shapeName, typeName, out string, seed uint64) error {
 	return modelfile.Write(out, shape, typ, seed)
 }
 
-// models are the bytes of every shape in every type.
+// models are the sizes of every shape in every type.
 type models []model
 
 type model struct {
@@ -99,5 +99,5 @@ func (m models) Print(w io.Writer) {
 		fmt.Fprintf(table, "%.0f\t", float64(entry.Bytes)/1e6)
 	}
 	fmt.Fprintln(table)
-	_ = table.Flush() // to a terminal or a buffer: nobody is left to tell
+	_ = table.Flush() // the writer is a terminal or a buffer
 }

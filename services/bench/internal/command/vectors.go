@@ -12,12 +12,12 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/services/bench/internal/config"
-	"github.com/millrace/millrace/services/bench/internal/vectorbench"
+	"github.com/millrace/millrace/services/bench/internal/vectors"
 )
 
 // vectorsFlags are the flags of the command vectors.
 type vectorsFlags struct {
-	vectorbench.Config
+	vectors.Config
 	types    []string
 	floors   string
 	write    string
@@ -30,25 +30,25 @@ func (c *console) vectors() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "vectors", Short: "Measures vector codebooks: encoding, iterations and whole trainings, and the share of the device's roofs",
 		Long: "Encodes and trains on the device directly, and with --target by calls to a worker or a scheduler of this machine too,\n" +
-			"and prints rates beside roofs measured in the same run. Codes that float64 does not give, calls that give other bytes\n" +
-			"than the device, a share above 100 % and a figure below its floor in --floors fail the run. On a CPU the document's\n" +
-			"sizes are scaled down unless --scale and --iterations say otherwise. --write-data writes rows for other programs instead.",
+			"and prints rates as shares of roofs measured in the same run. Codes that differ from float64's, calls that return other\n" +
+			"bytes than the device, a share above 100 % and a figure below its floor in --floors fail the run. On a CPU the\n" +
+			"trainings are scaled down unless --scale and --iterations say otherwise. --write-data writes rows for other programs.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runVectors(cmd.Context(), f) },
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.Parts, "parts", vectorbench.Parts(), "parts to measure")
+	flags.StringSliceVar(&f.Parts, "parts", vectors.Parts(), "parts to measure")
 	flags.IntVar(&f.Dimension, "dimension", 128, "elements of a row")
 	flags.IntSliceVar(&f.Codewords, "codewords", []int{256, 4096, 65536}, "codewords of flat codebooks")
 	flags.IntVar(&f.Subspaces, "subspaces", 16, "subspaces of product codebooks, each with 256 codewords")
-	flags.IntVar(&f.Rows, "rows", 0, "rows; of trainings see --scale (default: by codewords and device)")
+	flags.IntVar(&f.Rows, "rows", 0, "rows; for trainings see --scale (default: depends on codewords and device)")
 	flags.StringSliceVar(&f.types, "type", []string{"f32", "f16"}, "types of the rows' elements")
-	flags.Float64Var(&f.Scale, "scale", 0, "share of the document's rows that its trainings but large have (default: 1, on a CPU 0.02)")
-	flags.IntVar(&f.Iterations, "iterations", 0, "updates that these trainings make at most (default: the document's, on a CPU 2)")
-	flags.IntVar(&f.Repeat, "repeat", 5, "most measurements of each row; the median is told")
-	flags.DurationVar(&f.Budget, "budget", 10*time.Second, "time to measure a row; it is measured once at least")
+	flags.Float64Var(&f.Scale, "scale", 0, "share of the full number of rows for every training except large (default: 1, on a CPU 0.02)")
+	flags.IntVar(&f.Iterations, "iterations", 0, "maximum of updates of these trainings (default: no reduction, on a CPU 2)")
+	flags.IntVar(&f.Repeat, "repeat", 5, "maximum of measurements of each row; the median is reported")
+	flags.DurationVar(&f.Budget, "budget", 10*time.Second, "time to measure a row; it is measured at least once")
 	flags.Uint64Var(&f.Seed, "seed", 1, "seed of rows, codewords and trainings")
-	flags.DurationVar(&f.RoofTime, "roof-time", 50*time.Millisecond, "time for each roof, beside every repeat")
+	flags.DurationVar(&f.RoofTime, "roof-time", 50*time.Millisecond, "time for each roof, around every repeat")
 	flags.StringVar(&f.Target, "target", "", "worker or scheduler that encodes and trains too: host:port, dns:///name:port or unix:PATH")
 	flags.IntVar(&f.InFlight, "in-flight", 4, "calls of up to 4 MiB of rows at once to --target")
 	flags.StringVar(&f.write, "write-data", "", "write --rows rows of --dimension to this file, .fvecs, and measure nothing")
@@ -64,7 +64,7 @@ func (c *console) runVectors(ctx context.Context, f *vectorsFlags) error {
 	}
 	var wrong []error
 	for _, name := range f.types {
-		e, err := vectorbench.ParseType(name)
+		e, err := vectors.ParseType(name)
 		f.Types, wrong = append(f.Types, e), append(wrong, err)
 	}
 	if err := errors.Join(append(wrong, f.Validate(), f.device.Validate())...); err != nil {
@@ -76,13 +76,13 @@ func (c *console) runVectors(ctx context.Context, f *vectorsFlags) error {
 	}
 	logger := c.logger()
 	open := func(limit uint64) (engine.Device, error) {
-		own := f.device
+		flags := f.device
 		if limit > 0 {
-			own.MemoryLimit = strconv.FormatUint(limit, 10)
+			flags.MemoryLimit = strconv.FormatUint(limit, 10)
 		}
-		return own.Open(logger)
+		return flags.Open(logger)
 	}
-	report, err := vectorbench.Run(ctx, open, f.Config, c.line.Tell)
+	report, err := vectors.Run(ctx, open, f.Config, c.line.Step)
 	c.line.Clear()
 	if report == nil {
 		return err
@@ -91,7 +91,7 @@ func (c *console) runVectors(ctx context.Context, f *vectorsFlags) error {
 	return errors.Join(c.print(report), err, report.Floors.Err())
 }
 
-// writeData writes rows that other programs read.
+// writeData writes rows for other programs.
 func (f *vectorsFlags) writeData(ctx context.Context) (err error) {
 	if f.clusters < 0 {
 		return fmt.Errorf("%w: --clusters %d: want 0 or more", ErrUsage, f.clusters)
@@ -101,5 +101,5 @@ func (f *vectorsFlags) writeData(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	return vectorbench.Data{Rows: f.Rows, Dimension: f.Dimension, Seed: f.Seed, Clusters: f.clusters}.Write(ctx, file)
+	return vectors.Data{Rows: f.Rows, Dimension: f.Dimension, Seed: f.Seed, Clusters: f.clusters}.Write(ctx, file)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Bytes is a flag that takes a number of bytes, such as 1073741824 or 1GiB.
+// Bytes is a flag for a number of bytes, for example 1073741824 or 1GiB.
 type Bytes uint64
 
 var units = []struct {
@@ -15,7 +15,7 @@ var units = []struct {
 	bytes  uint64
 }{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"", 1}}
 
-// String is the number in the largest unit that it is a multiple of.
+// String returns the number in the largest unit that divides it.
 func (b *Bytes) String() string {
 	for _, u := range units {
 		if n := uint64(*b); n >= u.bytes && n%u.bytes == 0 {
@@ -25,7 +25,7 @@ func (b *Bytes) String() string {
 	return "0"
 }
 
-// Set reads a number with or without a unit.
+// Set parses a number with or without a unit.
 func (b *Bytes) Set(text string) error {
 	for _, u := range units {
 		number, ok := strings.CutSuffix(text, u.suffix)
@@ -42,5 +42,5 @@ func (b *Bytes) Set(text string) error {
 	return fmt.Errorf("%q: want a number of bytes, such as 64MiB", text)
 }
 
-// Type is what --help calls the flag's value.
+// Type returns the name of the value in --help.
 func (*Bytes) Type() string { return "bytes" }

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/config"
 )
 
-func TestBytesAreReadAndWrittenWithTheirUnit(t *testing.T) {
+func TestBytesFlagHasUnits(t *testing.T) {
 	for text, want := range map[string]struct {
 		bytes uint64
 		back  string

@@ -1,3 +1,3 @@
-// Package config holds the flags that several benchmarks share, and is the one place of the program that reads the
-// environment.
+// Package config has the flags that several commands share. It is the one place of the program that
+// reads the environment.
 package config

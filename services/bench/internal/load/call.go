@@ -14,63 +14,50 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Outcome is what became of one call.
+// Outcome is the result of one call.
 type Outcome struct {
 	Index      uint64
-	Due, Sent  time.Time     // in a closed loop they are the same
-	FirstToken time.Duration // from Due; 0: there was none
+	Due, Sent  time.Time     // equal in a closed loop
+	FirstToken time.Duration // from Due; 0: no token arrived
 	Total      time.Duration // from Due
 	Gaps       []Gap         // between messages with tokens
-	Prompt     int           // tokens asked for
-	Cached     int           // of them, from the prefix cache
+	Prompt     int           // tokens of the prompt
+	Cached     int           // of these, from the prefix cache
 	Tokens     int           // received
 	Messages   int           // with tokens
 	Code       codes.Code
 	Reason     string // of the status
 	Message    string // of the status
-	Cut        bool   // the run was interrupted: neither a success nor an error
+	Cut        bool   // interrupted by the end of the run: neither a success nor an error
 }
 
-// Gap is the time before a message with tokens, since the one before it.
+// Gap is the time between two messages with tokens.
 type Gap struct {
 	After  time.Duration
 	Tokens int
 }
 
-// Observer sees a call while it runs; any of its functions may be nil. They are called by the goroutine of the call.
+// Observer is called while a call runs, by the goroutine of the call. Any of its functions may be
+// nil.
 type Observer struct {
 	First  func()
 	Tokens func(n int)
 	IDs    func(ids []uint32)
 }
 
-// Call makes one call and waits for its end; timeout > 0 is its deadline. Gaps are appended to gaps.
+// Call makes one call and waits for its end. A timeout > 0 sets its deadline. Call appends to gaps.
 func Call(ctx context.Context, conn grpc.ClientConnInterface, in *pb.GenerateRequest, due time.Time, timeout time.Duration,
-	see Observer, gaps []Gap) Outcome {
-	out := Outcome{Gaps: gaps, Prompt: len(in.GetTokenIds().GetIds())}
-	return follow(ctx, due, timeout, out, see, func(ctx context.Context) (events, error) {
-		return pb.NewInferenceServiceClient(conn).Generate(ctx, in)
-	})
-}
-
-// events are what a call is answered with.
-type events interface {
-	Recv() (*pb.GenerateResponse, error)
-}
-
-// follow makes a call that begin sends, and says in out what became of it.
-func follow(ctx context.Context, due time.Time, timeout time.Duration, out Outcome, see Observer,
-	begin func(context.Context) (events, error)) Outcome {
-	out.Due, out.Sent = due, time.Now()
+	observer Observer, gaps []Gap) Outcome {
+	out := Outcome{Gaps: gaps, Prompt: len(in.GetTokenIds().GetIds()), Due: due, Sent: time.Now()}
 	callCtx, cancel := context.WithCancel(ctx)
 	if timeout > 0 {
 		cancel()
 		callCtx, cancel = context.WithDeadline(ctx, out.Sent.Add(timeout))
 	}
 	defer cancel()
-	stream, err := begin(callCtx)
+	stream, err := pb.NewInferenceServiceClient(conn).Generate(callCtx, in)
 	if err == nil {
-		err = out.read(stream, see)
+		err = out.read(stream, observer)
 	}
 	out.Total = time.Since(due)
 	if err == nil {
@@ -84,11 +71,11 @@ func follow(ctx context.Context, due time.Time, timeout time.Duration, out Outco
 	return out
 }
 
-// errNoFinish: the stream ended well without saying so.
+// errNoFinish is the result of a stream that ended with OK but without a finished event.
 var errNoFinish = status.Error(codes.DataLoss, "the stream ended OK without a finished event")
 
-// read takes the events to their end.
-func (o *Outcome) read(stream events, see Observer) error {
+// read receives the events to the end.
+func (o *Outcome) read(stream grpc.ServerStreamingClient[pb.GenerateResponse], observer Observer) error {
 	finished := false
 	var last time.Time
 	for {
@@ -115,8 +102,8 @@ func (o *Outcome) read(stream events, see Observer) error {
 		now := time.Now()
 		if o.Messages == 0 {
 			o.FirstToken = now.Sub(o.Due)
-			if see.First != nil {
-				see.First()
+			if observer.First != nil {
+				observer.First()
 			}
 		} else {
 			o.Gaps = append(o.Gaps, Gap{After: now.Sub(last), Tokens: n})
@@ -124,11 +111,11 @@ func (o *Outcome) read(stream events, see Observer) error {
 		last = now
 		o.Messages++
 		o.Tokens += n
-		if see.Tokens != nil {
-			see.Tokens(n)
+		if observer.Tokens != nil {
+			observer.Tokens(n)
 		}
-		if see.IDs != nil {
-			see.IDs(event.GetTokens().GetTokenIds())
+		if observer.IDs != nil {
+			observer.IDs(event.GetTokens().GetTokenIds())
 		}
 	}
 }

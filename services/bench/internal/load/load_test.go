@@ -15,12 +15,12 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/load"
-	"github.com/millrace/millrace/services/bench/internal/trace"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// worker is a fake: it sends tokens, two a message, until max_tokens, and refuses every request that refuse picks.
+// worker is a fake: it sends tokens, two a message, until max_tokens, and refuses every request
+// that refuse picks.
 type worker struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
@@ -44,7 +44,7 @@ func (w *worker) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		}
 	}
 	if w.refuse != nil && w.refuse(in) {
-		return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "FULL", Message: "no room"}.Err()
+		return rpc.Error{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: "FULL", Message: "no room"}.Err()
 	}
 	for n := in.GetStopping().GetMaxTokens(); n > 0; n -= 2 {
 		ids := make([]uint32, min(n, 2))
@@ -87,7 +87,7 @@ func report(t *testing.T, r *load.Recorder) load.Report {
 	return out
 }
 
-func TestAClosedLoopMakesTheCallsAskedForAndCountsThem(t *testing.T) {
+func TestClosedLoopMakesAndCountsItsCalls(t *testing.T) {
 	w, to := &worker{}, load.NewRecorder(nil)
 	generator(t, w, to).Closed(t.Context(), 3, load.Size{Prompt: 4, Output: 5}, 0, 20)
 	got := report(t, to)
@@ -125,7 +125,7 @@ func TestErrorsAreCountedByCodeAndReason(t *testing.T) {
 	require.Contains(t, text.String(), "5 x ResourceExhausted FULL: no room")
 }
 
-func TestAnInterruptCutsRunningCallsOffWithoutCallingThemErrors(t *testing.T) {
+func TestInterruptedCallsAreNotErrors(t *testing.T) {
 	for name, run := range map[string]func(context.Context, *load.Generator){
 		"closed": func(ctx context.Context, g *load.Generator) { g.Closed(ctx, 3, load.Size{Prompt: 1, Output: 9}, 0, 0) },
 		"open": func(ctx context.Context, g *load.Generator) {
@@ -152,7 +152,7 @@ func TestAnInterruptCutsRunningCallsOffWithoutCallingThemErrors(t *testing.T) {
 	}
 }
 
-func TestACallPastItsDeadlineIsAnError(t *testing.T) {
+func TestCallPastItsDeadlineIsAnError(t *testing.T) {
 	g := generator(t, &worker{hang: true}, nil)
 	var got load.Report
 	for g.Timeout = 50 * time.Millisecond; got.TTFT.Count == 0; g.Timeout *= 2 { // a slow machine needs longer for the first message
@@ -166,7 +166,7 @@ func TestACallPastItsDeadlineIsAnError(t *testing.T) {
 	require.EqualValues(t, 1, got.TTFT.Count, "what came before counts")
 }
 
-func TestAnOpenLoopDoesNotWaitForAnswers(t *testing.T) {
+func TestOpenLoopDoesNotWaitForAnswers(t *testing.T) {
 	w, to := &worker{hang: true, seen: make(chan *pb.GenerateRequest, 10)}, load.NewRecorder(nil)
 	g := generator(t, w, to)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -196,7 +196,7 @@ func TestEveryCallIsALineOfCSV(t *testing.T) {
 	require.Equal(t, []string{"7", "4", "2", "OK", ""}, rows[1][5:])
 }
 
-func TestRequestsAreAFunctionOfSeedAndIndex(t *testing.T) {
+func TestRequestsDependOnSeedAndIndex(t *testing.T) {
 	m := load.Maker{Model: "m", Vocabulary: 50, Seed: 3, IDsOnly: true}
 	one, again, other := m.Request(1, load.Size{Prompt: 20, Output: 6}), m.Request(1, load.Size{Prompt: 20, Output: 6}), m.Request(2, load.Size{Prompt: 20, Output: 6})
 	require.Equal(t, one.GetTokenIds().GetIds(), again.GetTokenIds().GetIds())
@@ -212,7 +212,7 @@ func TestRequestsAreAFunctionOfSeedAndIndex(t *testing.T) {
 	require.False(t, text.GetResponse().GetTokenIdsOnly())
 }
 
-func TestRequestsShareTheBeginningThatTheyAreToldTo(t *testing.T) {
+func TestRequestsShareTheConfiguredPrefix(t *testing.T) {
 	m := load.Maker{Model: "m", Vocabulary: 1000, Seed: 3, Shared: 12, Tenant: "a", Bypass: true}
 	size := load.Size{Prompt: 20, Output: 1}
 	one, other := m.Request(1, size).GetTokenIds().GetIds(), m.Request(2, size).GetTokenIds().GetIds()
@@ -226,7 +226,7 @@ func TestRequestsShareTheBeginningThatTheyAreToldTo(t *testing.T) {
 	require.Nil(t, m.Request(1, size).Cache)
 }
 
-func TestPeriodicArrivalsComeAfterEachPeriod(t *testing.T) {
+func TestPeriodicArrivals(t *testing.T) {
 	var got []time.Duration
 	for a := range load.Periodic(3*time.Second, load.Size{Prompt: 4, Output: 1}) {
 		require.Equal(t, load.Size{Prompt: 4, Output: 1}, a.Size)
@@ -237,7 +237,7 @@ func TestPeriodicArrivalsComeAfterEachPeriod(t *testing.T) {
 	require.Equal(t, []time.Duration{3 * time.Second, 6 * time.Second, 9 * time.Second}, got)
 }
 
-func TestPoissonArrivalsHaveTheirRateAndTheirSeed(t *testing.T) {
+func TestPoissonArrivalsHaveRateAndSeed(t *testing.T) {
 	size := load.Size{Prompt: 1, Output: 2}
 	var last time.Duration
 	var gaps []float64
@@ -262,30 +262,7 @@ func TestPoissonArrivalsHaveTheirRateAndTheirSeed(t *testing.T) {
 	}
 }
 
-func TestATraceIsCutToWhatTheModelHolds(t *testing.T) {
-	for name, tc := range map[string]struct {
-		size  load.Size
-		limit int
-		want  load.Size
-	}{
-		"fits":                {load.Size{10, 20}, 30, load.Size{10, 20}},
-		"no limit":            {load.Size{1000, 2000}, 0, load.Size{1000, 2000}},
-		"a long prompt":       {load.Size{1000, 20}, 100, load.Size{80, 20}},
-		"a long output":       {load.Size{30, 2000}, 100, load.Size{30, 70}},
-		"both":                {load.Size{1000, 2000}, 100, load.Size{50, 50}},
-		"the smallest limits": {load.Size{1000, 2000}, 2, load.Size{1, 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, tc.want, load.Fit(tc.size, tc.limit))
-			got := slices.Collect(load.Replay([]trace.Request{{At: 3, Prompt: tc.size.Prompt, Output: tc.size.Output}}, tc.limit))
-			require.Equal(t, []load.Arrival{{At: 3, Size: tc.want}}, got)
-			cut := load.Shortened([]trace.Request{{Prompt: tc.size.Prompt, Output: tc.size.Output}}, tc.limit)
-			require.Equal(t, tc.want != tc.size, cut == 1)
-		})
-	}
-}
-
-func TestTheModelIsFoundOrItsAbsenceExplained(t *testing.T) {
+func TestFindTargetExplainsAMissingModel(t *testing.T) {
 	ready := func(name string) *pb.ModelInfo {
 		return &pb.ModelInfo{
 			Name: name, State: pb.ModelState_MODEL_STATE_READY, Capabilities: &pb.ModelCapabilities{Vocabulary: 9, Tokenizer: true},

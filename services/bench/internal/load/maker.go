@@ -6,27 +6,27 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// Size is how long a request is.
+// Size is the length of a request.
 type Size struct {
-	Prompt int // tokens; not used where a text is the prompt
+	Prompt int // tokens; not used if the prompt is a text
 	Output int // tokens at most
 }
 
-// Maker makes requests; request i is a function of the Maker's fields, i and the size.
+// Maker makes requests. Request i depends only on the fields, i and the size.
 type Maker struct {
 	Model       string
 	Vocabulary  int    // of the random ids
 	Text        string // the prompt; empty: random token ids
-	IDsOnly     bool   // no text is asked for
+	IDsOnly     bool   // request no text
 	Seed        uint64
 	Temperature float32
-	StopAtEnd   bool // whether the model's end tokens end a stream; else every stream has Output tokens
-	Shared      int  // so many ids at the beginning are the same in every request
+	StopAtEnd   bool // end streams at the model's end tokens; else every stream has Output tokens
+	Shared      int  // number of leading ids that are equal in every request
 	Tenant      string
-	Bypass      bool // the prefix cache gives nothing and keeps nothing
+	Bypass      bool // bypass the prefix cache
 }
 
-// Request makes request i.
+// Request returns request i.
 func (m *Maker) Request(i uint64, s Size) *pb.GenerateRequest {
 	seed, output := m.Seed+i, int32(s.Output)
 	ignore := !m.StopAtEnd

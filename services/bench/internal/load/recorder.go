@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/stats"
 )
 
-// Recorder collects outcomes. Its methods may be called from any goroutine.
+// Recorder collects outcomes. It is safe for concurrent use.
 type Recorder struct {
 	running, finished, failed, messages, tokens, peak atomic.Int64
 	see                                               Observer
@@ -35,7 +35,8 @@ type Recorder struct {
 	eachFailure error
 }
 
-// NewRecorder returns an empty recorder; each, when not nil, gets a line of CSV for every call.
+// NewRecorder returns an empty recorder. It writes a line of CSV for each call to each, unless
+// that is nil.
 func NewRecorder(each io.Writer) *Recorder {
 	r := &Recorder{errors: map[ErrorKey]*ErrorCount{}}
 	r.see = Observer{Tokens: func(n int) {
@@ -51,12 +52,12 @@ func NewRecorder(each io.Writer) *Recorder {
 	return r
 }
 
-// Live is what is known while calls run.
+// Live is the state of a run in progress.
 type Live struct {
 	Running, Finished, Failed, Messages, Tokens int64
 }
 
-// Live is the state now.
+// Live returns the current state.
 func (r *Recorder) Live() Live {
 	return Live{
 		Running: r.running.Load(), Finished: r.finished.Load(), Failed: r.failed.Load(), Messages: r.messages.Load(),
@@ -67,8 +68,8 @@ func (r *Recorder) Live() Live {
 func (r *Recorder) observer() Observer { return r.see }
 
 func (r *Recorder) begin() {
-	now := r.running.Add(1)
-	for peak := r.peak.Load(); now > peak && !r.peak.CompareAndSwap(peak, now); peak = r.peak.Load() {
+	running := r.running.Add(1)
+	for peak := r.peak.Load(); running > peak && !r.peak.CompareAndSwap(peak, running); peak = r.peak.Load() {
 	}
 }
 

@@ -9,21 +9,23 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// ErrModel says that the server has no such model in service, or more than one to choose from.
+// ErrModel is returned if the server does not have the model loaded, or has several to choose from.
 var ErrModel = errors.New("no model to measure")
 
-// Target is what must be known of a model to ask for it.
+// Target is the facts of a loaded model that a client needs.
 type Target struct {
 	Model      string
 	Vocabulary int
 	Context    int // longest sequence in tokens
 	Tokenizer  bool
-	Sequences  int // at once, on each of its workers
+	Chat       bool // has a chat template
+	Sequences  int  // running at once on each of its workers
 }
 
-// LoadModel has a server load a model, and waits until it is loaded.
+// LoadModel loads a model on a server and returns when it is loaded.
 func LoadModel(ctx context.Context, conn grpc.ClientConnInterface, in *pb.LoadModelRequest) error {
 	stream, err := pb.NewModelServiceClient(conn).LoadModel(ctx, in)
 	for err == nil {
@@ -35,7 +37,8 @@ func LoadModel(ctx context.Context, conn grpc.ClientConnInterface, in *pb.LoadMo
 	return err
 }
 
-// FindTarget asks a server for the model of that name, or for its only one when the name is empty. It must be loaded.
+// FindTarget returns the loaded model of a name. If the name is empty, it returns the only loaded
+// model.
 func FindTarget(ctx context.Context, conn grpc.ClientConnInterface, name string) (Target, error) {
 	list, err := pb.NewModelServiceClient(conn).ListModels(ctx, &pb.ListModelsRequest{})
 	if err != nil {
@@ -49,6 +52,7 @@ func FindTarget(ctx context.Context, conn grpc.ClientConnInterface, name string)
 		ready = append(ready, Target{
 			Model: m.GetName(), Vocabulary: int(m.GetCapabilities().GetVocabulary()),
 			Context: int(m.GetLoaded().GetContextLength()), Tokenizer: m.GetCapabilities().GetTokenizer(),
+			Chat:      m.GetCapabilities().GetChatTemplate(),
 			Sequences: int(m.GetLoaded().GetMaxSequences()),
 		})
 	}
@@ -62,4 +66,24 @@ func FindTarget(ctx context.Context, conn grpc.ClientConnInterface, name string)
 	default:
 		return Target{}, fmt.Errorf("%w: none is loaded: `millrace load NAME` first", ErrModel)
 	}
+}
+
+// Dial returns n connections to one server, which connect on first use. hangUp closes all.
+func Dial(target string, n int, options ...grpc.DialOption) (conns []grpc.ClientConnInterface, hangUp func(), err error) {
+	closers := make([]*grpc.ClientConn, 0, n)
+	hangUp = func() {
+		for _, conn := range closers {
+			_ = conn.Close() // no call is running
+		}
+	}
+	for range n {
+		conn, err := rpc.Dial(target, "millrace-bench", options...)
+		if err != nil {
+			hangUp()
+			return nil, nil, err
+		}
+		closers = append(closers, conn)
+		conns = append(conns, conn)
+	}
+	return conns, hangUp, nil
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/synth"
 )
 
-// ErrUnknown says that there is no shape or weight type of that name; the message lists those there are.
+// ErrUnknown is returned for an unknown shape or weight type. The message lists the known ones.
 var ErrUnknown = errors.New("unknown name")
 
-// types are the weight types, and the mixes of them, that synthetic models are written in.
+// types are the weight types and mixes of synthetic models.
 var types = mixes(
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
+	gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS,
 )
 
 func mixes(alone ...gguf.Type) []synth.Mix {
@@ -31,14 +32,14 @@ func mixes(alone ...gguf.Type) []synth.Mix {
 	return append(all, synth.Q4KM, synth.Q5KM)
 }
 
-// Tiny is the shape of a model, of a name, that takes no time to load: for the sim engine, which computes nothing of it.
+// Tiny returns a shape that loads in no time, for the sim engine, which does not use the weights.
 func Tiny(name string) synth.Shape {
-	return synth.Shape{Name: name, Architecture: "llama", Desc: engine.ModelDesc{
+	return synth.Shape{Name: name, Architecture: "llama", Desc: engine.Uniform{
 		Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: TinyVocabulary, Context: 1 << 20,
 	}}
 }
 
-// TinyVocabulary is the number of its token ids.
+// TinyVocabulary is the number of token ids of Tiny.
 const TinyVocabulary = 32000
 
 // Types lists the names of the weight types, in lower case.
@@ -50,7 +51,7 @@ func Types() []string {
 	return names
 }
 
-// ParseType finds a weight type, or a mix, by name in any case.
+// ParseType returns the weight type, or mix, of a name in any case.
 func ParseType(name string) (synth.Mix, error) {
 	if i := slices.Index(Types(), strings.ToLower(name)); i >= 0 {
 		return types[i], nil
@@ -58,7 +59,7 @@ func ParseType(name string) (synth.Mix, error) {
 	return synth.Mix{}, fmt.Errorf("%w: type %q, want one of %s", ErrUnknown, name, strings.Join(Types(), " "))
 }
 
-// ParseShape finds a shape by name.
+// ParseShape returns the shape of a name.
 func ParseShape(name string) (synth.Shape, error) {
 	if s, ok := synth.Lookup(name); ok {
 		return s, nil
@@ -66,9 +67,9 @@ func ParseShape(name string) (synth.Shape, error) {
 	return synth.Shape{}, fmt.Errorf("%w: shape %q, want one of %s", ErrUnknown, name, strings.Join(synth.Names(), " "))
 }
 
-// Ensure returns the path of the file in dir, which is made if need be. tell, when not nil, is called before a file is
-// written, with its size in bytes.
-func Ensure(dir string, shape synth.Shape, typ synth.Mix, seed uint64, tell func(path string, size uint64)) (string, error) {
+// Ensure returns the path of the file in dir and writes the file if it does not exist. If progress
+// is not nil, it is called before that with the size in bytes.
+func Ensure(dir string, shape synth.Shape, typ synth.Mix, seed uint64, progress func(path string, size uint64)) (string, error) {
 	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", shape.Name, strings.ToLower(typ.String()), seed))
 	size, err := synth.TensorBytes(shape, typ)
 	if err != nil {
@@ -80,14 +81,14 @@ func Ensure(dir string, shape synth.Shape, typ synth.Mix, seed uint64, tell func
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
-	if tell != nil {
-		tell(path, size)
+	if progress != nil {
+		progress(path, size)
 	}
 	return path, Write(path, shape, typ, seed)
 }
 
-// complete says whether the file can be the one: it opens, and its tensors have the right size. One of an older layout
-// does not pass.
+// complete reports whether the file is whole: it opens, and its tensors have the right size. A
+// file of an older layout is not.
 func complete(path string, size uint64) bool {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -100,7 +101,7 @@ func complete(path string, size uint64) bool {
 	return f.Close() == nil && sum == size
 }
 
-// Write writes a file at path; it appears there when it is whole.
+// Write writes a file. It gets its name when it is complete.
 func Write(path string, shape synth.Shape, typ synth.Mix, seed uint64) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".millrace-synth-*")
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 )
 
-var tiny = synth.Shape{Name: "tiny", Architecture: "llama", Desc: engine.ModelDesc{Layers: 1, Hidden: 64, Heads: 2, FFN: 64, Vocab: 32}}
+var tiny = synth.Shape{Name: "tiny", Architecture: "llama", Desc: engine.Uniform{Layers: 1, Hidden: 64, Heads: 2, FFN: 64, Vocab: 32}}
 
-func TestAFileIsWrittenOnceAndFoundAgain(t *testing.T) {
+func TestEnsureWritesAFileOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	told := 0
 	tell := func(_ string, size uint64) { told++; require.Positive(t, size) }
@@ -36,7 +36,7 @@ func TestAFileIsWrittenOnceAndFoundAgain(t *testing.T) {
 	require.Len(t, entries, 1, "nothing unfinished is left")
 }
 
-func TestAFileThatIsNotWholeIsWrittenAgain(t *testing.T) {
+func TestEnsureRewritesAnIncompleteFile(t *testing.T) {
 	dir := t.TempDir()
 	path, err := modelfile.Ensure(dir, tiny, synth.Only(gguf.F16), 1, nil)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestAFileThatIsNotWholeIsWrittenAgain(t *testing.T) {
 	require.Equal(t, whole, again)
 }
 
-func TestNamesAreFoundInAnyCaseAndOthersListed(t *testing.T) {
+func TestParseNamesInAnyCase(t *testing.T) {
 	for name, want := range map[string]synth.Mix{
 		"q8_0": synth.Only(gguf.Q8_0), "Q4_K": synth.Only(gguf.Q4K), "bf16": synth.Only(gguf.BF16), "iq4_nl": synth.Only(gguf.IQ4NL),
 		"q4_k_m": synth.Q4KM, "Q5_K_M": synth.Q5KM,
@@ -70,7 +70,7 @@ func TestNamesAreFoundInAnyCaseAndOthersListed(t *testing.T) {
 	require.ErrorContains(t, err, "llama-1b")
 }
 
-func TestNothingIsLeftOfAFileThatCannotBeWritten(t *testing.T) {
+func TestFailedWriteLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	impossible := tiny
 	impossible.Desc.Heads = 7

@@ -1,9 +1,12 @@
-// Package replay measures what routing by cached prefixes gains: the same requests at the same times, on the same workers
-// started fresh, sent where a scheduler, two schedulers or a rule of the benchmark's own says.
+// Package replay measures what routing by cached prefixes gains. It plays the same requests at the
+// same times on freshly started workers, and sends them through one scheduler, through two, or by
+// a rule of its own.
 //
-// A trace names the blocks of each prompt; a replayed prompt is made of them, shorter by a factor, and time runs faster by
-// another, the workers' too (Scale). Calls begin at the trace's times whether earlier ones have ended or not. Rules (rules.go)
-// send calls to workers directly, with counts of their own; the oracle keeps each worker's cache book (book.go), so that it
-// knows at once and exactly what schedulers are told. Run starts the shipped programs; a failed call fails it, and so do
-// processors that were busy: what waits for a processor says nothing of routing.
+// A trace names the blocks of each prompt. Scale shortens the prompts made of them by one factor,
+// and speeds up time, that of the workers included, by another. Calls start at the trace's times
+// whether earlier ones have ended or not. Rules (rules.go) send calls to workers directly, with
+// their own counts. The oracle keeps a book of each worker's cache (book.go), so that it knows
+// immediately and exactly what schedulers learn from reports. Run starts the shipped programs. A
+// failed call fails the run, and so do busy processors, because then times depend on processors
+// and not on routing.
 package replay

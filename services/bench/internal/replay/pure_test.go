@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/millrace/millrace/services/bench/internal/trace"
 )
 
-func of(prompt, output int, blocks ...uint64) trace.Request {
-	return trace.Request{Prompt: prompt, Output: output, Blocks: blocks}
+func of(prompt, output int, blocks ...uint64) Request {
+	return Request{Prompt: prompt, Output: output, Blocks: blocks}
 }
 
-func TestPromptsBeginAlikeForAsLongAsTheirBlocksAreEqual(t *testing.T) {
+func TestPromptsShareEqualLeadingBlocks(t *testing.T) {
 	for shrink := 1; shrink <= 32; shrink *= 2 {
 		t.Run(fmt.Sprint(shrink), func(t *testing.T) {
 			s := Scale{Shrink: shrink, Speed: 1, Seed: 7}
@@ -36,7 +34,7 @@ func TestPromptsBeginAlikeForAsLongAsTheirBlocksAreEqual(t *testing.T) {
 	require.Len(t, Scale{Shrink: 32, Speed: 1}.prompt(of(1, 1, 9), 100), 1)
 }
 
-func TestNamesOfBeginningsAreThoseOfAllBlocksBefore(t *testing.T) {
+func TestPrefixNamesCoverAllBlocksBefore(t *testing.T) {
 	a, b := prefixes([]uint64{1, 2, 3}), prefixes([]uint64{9, 2, 3})
 	require.Equal(t, a[:2], prefixes([]uint64{1, 2}))
 	for i := range a {
@@ -45,12 +43,12 @@ func TestNamesOfBeginningsAreThoseOfAllBlocksBefore(t *testing.T) {
 	require.Empty(t, prefixes(nil))
 }
 
-func TestTheSyntheticTraceHasReuseAndItsUniqueTwinNone(t *testing.T) {
+func TestUniqueTraceHasNoReuse(t *testing.T) {
 	requests := Synthetic(2000, 3)
 	require.Len(t, requests, 2000)
 	require.Equal(t, requests, Synthetic(2000, 3))
 	require.NotEqual(t, requests, Synthetic(2000, 4))
-	require.True(t, slices.IsSortedFunc(requests, func(a, b trace.Request) int { return int(a.At - b.At) }))
+	require.True(t, slices.IsSortedFunc(requests, func(a, b Request) int { return int(a.Arrival - b.Arrival) }))
 	require.InDelta(t, 0.6, reusable(requests), 0.2)
 	c := valid()
 	require.NoError(t, c.check(requests))
@@ -59,37 +57,37 @@ func TestTheSyntheticTraceHasReuseAndItsUniqueTwinNone(t *testing.T) {
 	require.Zero(t, reusable(unique))
 	require.NoError(t, c.check(unique))
 	for i := range unique {
-		require.Equal(t, requests[i].At, unique[i].At)
+		require.Equal(t, requests[i].Arrival, unique[i].Arrival)
 		require.Equal(t, requests[i].Prompt, unique[i].Prompt)
 		require.Equal(t, requests[i].Output, unique[i].Output)
 	}
 	require.Positive(t, reusable(requests), "the trace itself stays")
 }
 
-func TestWhatOneEndlessCacheWouldHave(t *testing.T) {
+func TestReusableShareOfATrace(t *testing.T) {
 	for name, tc := range map[string]struct {
-		requests []trace.Request
+		requests []Request
 		want     float64
 	}{
-		"nothing twice":                  {[]trace.Request{of(512, 1, 1), of(512, 1, 2)}, 0},
-		"all but the last token":         {[]trace.Request{of(512, 1, 1), of(512, 1, 1)}, 511.0 / 1024},
-		"the lead blocks":                {[]trace.Request{of(1024, 1, 1, 2), of(1024, 1, 1, 3)}, 512.0 / 2048},
-		"a block behind another is new":  {[]trace.Request{of(1024, 1, 1, 2), of(1024, 1, 3, 2)}, 0},
-		"a beginning of what came later": {[]trace.Request{of(1024, 1, 1, 2), of(1536, 1, 1, 2, 3), of(1536, 1, 1, 2, 3)}, (1024.0 + 1535) / 4096},
+		"nothing twice":                  {[]Request{of(512, 1, 1), of(512, 1, 2)}, 0},
+		"all but the last token":         {[]Request{of(512, 1, 1), of(512, 1, 1)}, 511.0 / 1024},
+		"the lead blocks":                {[]Request{of(1024, 1, 1, 2), of(1024, 1, 1, 3)}, 512.0 / 2048},
+		"a block behind another is new":  {[]Request{of(1024, 1, 1, 2), of(1024, 1, 3, 2)}, 0},
+		"a beginning of what came later": {[]Request{of(1024, 1, 1, 2), of(1536, 1, 1, 2, 3), of(1536, 1, 1, 2, 3)}, (1024.0 + 1535) / 4096},
 	} {
 		t.Run(name, func(t *testing.T) { require.InDelta(t, tc.want, reusable(tc.requests), 1e-9) })
 	}
 }
 
 // made is a call with its ids, shrunk by 8.
-func made(index int, r trace.Request) *job {
+func made(index int, r Request) *job {
 	s := Scale{Shrink: 8, Speed: 1}
-	j := jobs([]trace.Request{r}, s)[0]
+	j := jobs([]Request{r}, s)[0]
 	j.index, j.ids = index, s.prompt(r, 32000)
 	return &j
 }
 
-func TestABookKnowsWhatAWorkerHas(t *testing.T) {
+func TestBookKnowsAWorkersCache(t *testing.T) {
 	b := newBook(64 * 6)
 	first := made(0, of(1100, 80, 1, 2, 3)) // 138 tokens and an answer of 10
 	require.Zero(t, b.longest(first.names))
@@ -105,13 +103,13 @@ func TestABookKnowsWhatAWorkerHas(t *testing.T) {
 	b.end(f)
 	require.Equal(t, 3, b.longest(second.names))
 
-	b.end(b.begin(made(2, of(2560, 8, 7, 8, 9, 10, 11)))) // 321 tokens of the 384 push out what was used longest ago
+	b.end(b.begin(made(2, of(2560, 8, 7, 8, 9, 10, 11)))) // 321 tokens of the 384 evict the least recently used
 	require.Zero(t, b.longest([]uint64{first.names[0] + 1}))
 	require.Less(t, b.longest(second.names), 3, "leaves go first")
 	require.LessOrEqual(t, b.longest(first.names), 1)
 }
 
-func TestABookWithoutRoomForgetsNothingThatIsHeld(t *testing.T) {
+func TestBookNeverEvictsWhatIsInUse(t *testing.T) {
 	b := newBook(64 * 4)
 	held := b.begin(made(0, of(1536, 8, 1, 2, 3)))
 	more := b.begin(made(1, of(1536, 8, 4, 5, 6))) // has no place beside it
@@ -122,10 +120,10 @@ func TestABookWithoutRoomForgetsNothingThatIsHeld(t *testing.T) {
 	require.Equal(t, 3, b.longest(prefixes([]uint64{1, 2, 3})))
 }
 
-func TestRulesChooseByWhatTheyKnow(t *testing.T) {
+func TestRulesChooseByTheirState(t *testing.T) {
 	choices := func(d *dispatcher, calls ...*job) (workers []int) {
 		for _, j := range calls {
-			workers = append(workers, d.give(j).worker)
+			workers = append(workers, d.send(j).worker)
 		}
 		return workers
 	}
@@ -136,40 +134,40 @@ func TestRulesChooseByWhatTheyKnow(t *testing.T) {
 
 	d := newDispatcher(oracle, 2, 4096)
 	require.Equal(t, []int{1, 0, 0, 0}, choices(d, calls[:4]...))
-	again := d.give(made(5, long))
+	again := d.send(made(5, long))
 	require.Equal(t, 1, again.worker, "the long prefix saves more than its worker is behind")
 	found, known := again.found()
 	require.True(t, known)
 	require.Equal(t, 624, found, "all whole KV blocks but the one with the last token")
 }
 
-func TestTheOracleLeavesAPrefixWhoseWorkerIsTooFarBehind(t *testing.T) {
+func TestOracleLeavesAnOverloadedWorker(t *testing.T) {
 	d := newDispatcher(oracle, 2, 1<<16)
 	shared := of(1024, 8, 1, 2)
-	home := d.give(made(0, shared)).worker
+	home := d.send(made(0, shared)).worker
 	for i := range 20 { // new work, half of which lands at home
 		blocks := make([]uint64, 10)
 		for j := range blocks {
 			blocks[j] = uint64(1000 + 10*i + j)
 		}
-		d.give(made(1+i, of(5120, 8, blocks...)))
+		d.send(made(1+i, of(5120, 8, blocks...)))
 	}
 	d.tasks[home] += 100_000
-	require.NotEqual(t, home, d.give(made(50, shared)).worker)
+	require.NotEqual(t, home, d.send(made(50, shared)).worker)
 }
 
-func TestWhatIsGivenIsTakenOffAgain(t *testing.T) {
+func TestDispatcherReleasesFinishedCalls(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, rule := range []rule{roundRobin, leastLoaded, oracle} {
 		d := newDispatcher(rule, 3, 2048)
 		var open []*ticket
 		for i := range 300 {
 			blocks := []uint64{uint64(random.IntN(9)), uint64(random.IntN(9))}
-			open = append(open, d.give(made(i, of(513+random.IntN(512), 1+random.IntN(200), blocks...))))
+			open = append(open, d.send(made(i, of(513+random.IntN(512), 1+random.IntN(200), blocks...))))
 			if random.IntN(2) == 0 {
 				at := random.IntN(len(open))
 				for range random.IntN(30) {
-					d.got(open[at], 1+random.IntN(3))
+					d.received(open[at], 1+random.IntN(3))
 				}
 				d.end(open[at])
 				open = slices.Delete(open, at, at+1)
@@ -194,26 +192,26 @@ func valid() Config {
 	}
 }
 
-func TestTheDeviceFollowsFromTheLoad(t *testing.T) {
+func TestDeviceFollowsFromTheLoad(t *testing.T) {
 	c := valid()
 	require.NoError(t, c.Validate())
 	last := of(1000, 1, 3, 4)
-	last.At = 10 * time.Second
-	requests := []trace.Request{of(1000, 1, 1, 2), last}
+	last.Arrival = 10 * time.Second
+	requests := []Request{of(1000, 1, 1, 2), last}
 	// 0.7 of 8 workers over 10 s are 56 s for 2000 tokens: 28 ms each; 8 of them a tenth as long.
 	require.Equal(t, 28*time.Millisecond, c.prefill(requests))
 	require.Equal(t, "sim:step=16ms,prefill=22.4ms,decode=0s", c.device(requests))
-	require.Equal(t, []string{"--max-batched-tokens", "512", "--step-target", "4ms"}, c.flags())
+	require.Equal(t, []string{"--max-batched-tokens", "512", "--step-target", "4ms"}, c.workerFlags())
 	require.Equal(t, 102400, c.cacheTokens())
 }
 
-func TestWhatCannotBeReplayedIsRefused(t *testing.T) {
+func TestConfigIsValidated(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Config)
 		want   string
 	}{
 		"a row that there is not":      {func(c *Config) { c.Rows = []string{"trace/luck"} }, `no row "trace/luck"`},
-		"no row":                       {func(c *Config) { c.Rows = nil }, "--rows names none"},
+		"no row":                       {func(c *Config) { c.Rows = nil }, "--rows is empty"},
 		"no worker":                    {func(c *Config) { c.Workers = 0 }, "--workers 0"},
 		"a block shorter than KV's":    {func(c *Config) { c.Scale.Shrink = 64 }, "--shrink 64"},
 		"a block that is not divided":  {func(c *Config) { c.Scale.Shrink = 6 }, "--shrink 6"},
@@ -230,15 +228,15 @@ func TestWhatCannotBeReplayedIsRefused(t *testing.T) {
 		})
 	}
 	later := of(512, 1, 1)
-	later.At = time.Second
+	later.Arrival = time.Second
 	for name, tc := range map[string]struct {
-		requests []trace.Request
+		requests []Request
 		want     string
 	}{
 		"nothing":        {nil, "takes no time"},
-		"one moment":     {[]trace.Request{of(1, 1, 1), of(1, 1, 2)}, "takes no time"},
-		"no blocks":      {[]trace.Request{of(512, 1, 1), {At: 1, Prompt: 512, Output: 1}}, "request 2 of 512 tokens names 0 blocks, want 1"},
-		"beyond a cache": {[]trace.Request{of(512, 819_200, 1), later}, "raise --cache"},
+		"one moment":     {[]Request{of(1, 1, 1), of(1, 1, 2)}, "takes no time"},
+		"no blocks":      {[]Request{of(512, 1, 1), {Arrival: 1, Prompt: 512, Output: 1}}, "request 2 of 512 tokens names 0 blocks, want 1"},
+		"beyond a cache": {[]Request{of(512, 819_200, 1), later}, "raise --cache"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := valid()

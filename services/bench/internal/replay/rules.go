@@ -1,12 +1,60 @@
 package replay
 
-// rule says which worker a call goes to, by what the benchmark itself knows.
+// row is one measurement: the trace, with or without reuse, and who selects the workers.
+type row struct {
+	name       string
+	unique     bool
+	schedulers int // 0: the rule selects
+	rule       rule
+}
+
+// Names of rows.
+const (
+	oneScheduler   = "trace/scheduler"
+	twoSchedulers  = "trace/two-schedulers"
+	traceInTurn    = "trace/round-robin"
+	traceLeast     = "trace/least-loaded"
+	traceOracle    = "trace/oracle"
+	uniqueOne      = "unique/scheduler"
+	uniqueLeast    = "unique/least-loaded"
+	comparisonsRow = "compared"
+)
+
+var rows = []row{
+	{name: oneScheduler, schedulers: 1},
+	{name: twoSchedulers, schedulers: 2},
+	{name: traceInTurn, rule: roundRobin},
+	{name: traceLeast, rule: leastLoaded},
+	{name: traceOracle, rule: oracle},
+	{name: uniqueOne, unique: true, schedulers: 1},
+	{name: uniqueLeast, unique: true, rule: leastLoaded},
+}
+
+// RowNames returns the names of all rows.
+func RowNames() []string {
+	names := make([]string, len(rows))
+	for i, r := range rows {
+		names[i] = r.name
+	}
+	return names
+}
+
+// requests returns the trace of the row.
+func (r row) requests(of []Request) []Request {
+	if r.unique {
+		return Unique(of)
+	}
+	return of
+}
+
+// rule selects a worker from the benchmark's own counts.
 type rule int
 
-// roundRobin takes the workers in turn. leastLoaded takes the one with the fewest outstanding tokens, as a scheduler that knows no
-// prefixes does: prompts without an answer, and tokens to come; but of calls of its own alone, so that its counts are exact.
-// oracle takes the one that has the fewest prompt tokens to compute before the first token, those of the call itself included: the
-// longest prefix wins unless its worker is behind by more than the prefix saves.
+// roundRobin uses the workers in turn. leastLoaded selects the worker with the fewest outstanding
+// tokens (prompts without an answer, and tokens to come), as a scheduler without prefixes does, but
+// from exact counts of its own calls. oracle selects the worker with the fewest prompt tokens to
+// compute before the first token of the call: the longest prefix wins unless its worker has more
+// work queued than the prefix saves.
 const (
 	roundRobin rule = iota
 	leastLoaded
@@ -17,8 +65,8 @@ const (
 type dispatcher struct {
 	rule  rule
 	tasks []int64 // by worker: outstanding tokens
-	books []*book // by worker; the oracle's alone
-	turn  int     // breaks ties, so that equals are taken in turn
+	books []*book // by worker; only for the oracle
+	next  int     // worker that wins ties, advanced by each call
 }
 
 func newDispatcher(r rule, workers, cacheTokens int) *dispatcher {
@@ -31,14 +79,15 @@ func newDispatcher(r rule, workers, cacheTokens int) *dispatcher {
 	return d
 }
 
-// ticket is a call that was given to a worker.
+// ticket is a call that was sent to a worker.
 type ticket struct {
 	worker         int
-	prompt, output int64 // tokens that its worker still owes
+	prompt, output int64 // tokens that the worker still has to compute
 	entry          *entry
 }
 
-// found is how many tokens of its prompt the book says are cached; false: there is no book.
+// found returns how many tokens of the prompt are cached according to the book, and false without
+// a book.
 func (t *ticket) found() (tokens int, ok bool) {
 	if t.entry == nil {
 		return 0, false
@@ -46,8 +95,8 @@ func (t *ticket) found() (tokens int, ok bool) {
 	return t.entry.found, true
 }
 
-// give gives a call to a worker.
-func (d *dispatcher) give(j *job) *ticket {
+// send selects the worker of a call and counts the call.
+func (d *dispatcher) send(j *job) *ticket {
 	t := &ticket{worker: d.choose(j), prompt: int64(len(j.ids)), output: int64(j.output)}
 	if d.books != nil {
 		t.entry = d.books[t.worker].begin(j)
@@ -58,21 +107,22 @@ func (d *dispatcher) give(j *job) *ticket {
 }
 
 func (d *dispatcher) choose(j *job) int {
-	d.turn++
+	d.next++
 	n := len(d.tasks)
-	best := d.turn % n
+	best := d.next % n
 	if d.rule == roundRobin {
 		return best
 	}
 	for i := 1; i < n; i++ {
-		if w := (d.turn + i) % n; d.cost(w, j) < d.cost(best, j) {
+		if w := (d.next + i) % n; d.cost(w, j) < d.cost(best, j) {
 			best = w
 		}
 	}
 	return best
 }
 
-// cost is what is ahead of the call's first token on a worker, in tokens.
+// cost returns the number of tokens that a worker has to compute before the first token of the
+// call.
 func (d *dispatcher) cost(w int, j *job) int64 {
 	cost := d.tasks[w]
 	if d.books != nil {
@@ -81,14 +131,14 @@ func (d *dispatcher) cost(w int, j *job) int64 {
 	return cost
 }
 
-// got takes n tokens of an answer off, and the prompt with the first of them.
-func (d *dispatcher) got(t *ticket, n int) {
+// received subtracts n tokens of an answer, and the prompt with the first of them.
+func (d *dispatcher) received(t *ticket, n int) {
 	done := t.prompt + min(int64(n), t.output)
 	t.prompt, t.output = 0, t.output-min(int64(n), t.output)
 	d.tasks[t.worker] -= done
 }
 
-// end takes off what is left.
+// end subtracts the rest of a call.
 func (d *dispatcher) end(t *ticket) {
 	d.tasks[t.worker] -= t.prompt + t.output
 	if t.entry != nil {

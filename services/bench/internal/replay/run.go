@@ -7,21 +7,20 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/services/bench/internal/machine"
-	"github.com/millrace/millrace/services/bench/internal/simfleet"
-	"github.com/millrace/millrace/services/bench/internal/trace"
+	"github.com/millrace/millrace/services/bench/internal/proc"
 )
 
-// Sentinels of a run, whose report is complete with each of them.
+// Errors of a run. The report is complete with each of them.
 var (
-	// ErrFailed: calls failed.
-	ErrFailed = errors.New("not every call ended well")
-	// ErrSaturated: the processors had no time to spare, or calls left late.
-	ErrSaturated = errors.New("the machine was too busy for these times to say anything: close what else runs, or lower --speed")
+	// ErrFailed is returned if calls failed.
+	ErrFailed = errors.New("not every call succeeded")
+	// ErrSaturated is returned if the processors had no idle time or calls started late.
+	ErrSaturated = errors.New("the machine was too busy for these times to say anything: stop other programs, or lower --speed")
 )
 
-// Run replays a trace once for each row. The report is complete when the error is nil, ErrFailed or ErrSaturated.
-func Run(ctx context.Context, c Config, requests []trace.Request, tell func(format string, args ...any)) (*Report, error) {
+// Run replays a trace once for each row. The report is complete if the error is nil, ErrFailed or
+// ErrSaturated.
+func Run(ctx context.Context, c Config, requests []Request, progress func(format string, args ...any)) (*Report, error) {
 	if err := errors.Join(c.Validate(), c.check(requests)); err != nil {
 		return nil, err
 	}
@@ -30,7 +29,7 @@ func Run(ctx context.Context, c Config, requests []trace.Request, tell func(form
 		if !slices.Contains(c.Rows, r.name) {
 			continue
 		}
-		result, err := c.measure(ctx, r, requests, func(done int) { tell("%s: %d of %d calls", r.name, done, len(requests)) })
+		result, err := c.measure(ctx, r, requests, func(done int) { progress("%s: %d of %d calls", r.name, done, len(requests)) })
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.name, err)
 		}
@@ -42,11 +41,11 @@ func Run(ctx context.Context, c Config, requests []trace.Request, tell func(form
 }
 
 // measure starts the programs of a row, plays the trace and stops them.
-func (c *Config) measure(ctx context.Context, r row, requests []trace.Request, tell func(done int)) (_ *Result, err error) {
+func (c *Config) measure(ctx context.Context, r row, requests []Request, progress func(done int)) (_ *Result, err error) {
 	kv := c.cacheTokens()
-	fleet, err := simfleet.Start(ctx, simfleet.Config{
+	fleet, err := proc.StartFleet(ctx, proc.FleetConfig{
 		Scheduler: c.Scheduler, Worker: c.Worker, Workers: c.Workers, Device: c.device(requests), KVTokens: uint64(kv),
-		Context: uint32(kv), Sequences: uint32(c.Sequences), Flags: c.flags(),
+		Context: uint32(kv), Sequences: uint32(c.Sequences), WorkerFlags: append(c.workerFlags(), quiet...), SchedulerFlags: quiet,
 	})
 	defer func() { err = errors.Join(err, fleet.Stop()) }()
 	if err != nil {
@@ -56,7 +55,7 @@ func (c *Config) measure(ctx context.Context, r row, requests []trace.Request, t
 	asked := fleet.Workers
 	if r.schedulers > 0 {
 		for range r.schedulers {
-			if _, err := fleet.Schedule(ctx, "", c.Workers); err != nil {
+			if _, err := fleet.Schedule(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -72,7 +71,7 @@ func (c *Config) measure(ctx context.Context, r row, requests []trace.Request, t
 	if err != nil {
 		return nil, err
 	}
-	p.play(ctx, all, tell)
+	p.play(ctx, all, progress)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -83,30 +82,30 @@ func (c *Config) measure(ctx context.Context, r row, requests []trace.Request, t
 	return p.result(r, use), nil
 }
 
-// usage is processor time since a moment.
+// usage is the processor time since a moment.
 type usage struct {
 	began                    time.Time
-	busy                     machine.Busy
-	fleet                    *simfleet.Fleet
+	busy                     proc.Busy
+	fleet                    *proc.Fleet
 	schedulers, workers, own time.Duration
 }
 
-func watch(fleet *simfleet.Fleet) (u usage, err error) {
-	u = usage{began: time.Now(), busy: machine.WatchBusy(), fleet: fleet, own: machine.OwnCPU()}
-	if u.schedulers, err = simfleet.CPU(fleet.Schedulers...); err != nil {
+func watch(fleet *proc.Fleet) (u usage, err error) {
+	u = usage{began: time.Now(), busy: proc.WatchBusy(), fleet: fleet, own: proc.OwnCPU()}
+	if u.schedulers, err = proc.CPUOf(fleet.Schedulers...); err != nil {
 		return u, err
 	}
-	u.workers, err = simfleet.CPU(fleet.Workers...)
+	u.workers, err = proc.CPUOf(fleet.Workers...)
 	return u, err
 }
 
-// since is what was used.
+// since returns the processor time since u.
 func (u usage) since() (Use, error) {
-	now, err := watch(u.fleet)
-	span := now.began.Sub(u.began).Seconds()
+	end, err := watch(u.fleet)
+	span := end.began.Sub(u.began).Seconds()
 	return Use{
 		Seconds: span, Busy: u.busy.Share(),
-		Schedulers: (now.schedulers - u.schedulers).Seconds() / span, Workers: (now.workers - u.workers).Seconds() / span,
-		Own: (now.own - u.own).Seconds() / span,
+		Schedulers: (end.schedulers - u.schedulers).Seconds() / span, Workers: (end.workers - u.workers).Seconds() / span,
+		Own: (end.own - u.own).Seconds() / span,
 	}, err
 }

@@ -7,30 +7,30 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/services/bench/internal/simfleet/simfleettest"
+	"github.com/millrace/millrace/services/bench/internal/proc/proctest"
 	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-func TestMain(m *testing.M) { simfleettest.Main(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
-// play is a run of a few calls over programs of a mode. Whether the machine was busy is no matter here.
+// play runs a few calls over programs of a mode. It ignores ErrSaturated.
 func play(t *testing.T, mode string, rows ...string) (*Report, error) {
 	t.Helper()
 	rpctest.NoLeaks(t)
 	c := valid()
-	c.Scheduler = simfleettest.Use(t, mode)
+	c.Scheduler = proctest.Use(t, mode)
 	c.Worker, c.Workers, c.Rows, c.Scale.Speed = c.Scheduler, 3, rows, 100
 	report, err := Run(t.Context(), c, Synthetic(60, 5), func(string, ...any) {})
 	require.NotNil(t, report)
-	if mode != simfleettest.Failing && err != nil {
+	if mode != proctest.Failing && err != nil {
 		require.ErrorIs(t, err, ErrSaturated)
 	}
 	return report, err
 }
 
-func TestEveryRowIsPlayedOverFreshWorkers(t *testing.T) {
-	report, _ := play(t, simfleettest.Knowing, RowNames()...)
+func TestRunPlaysEveryRowOnFreshWorkers(t *testing.T) {
+	report, _ := play(t, proctest.Knowing, RowNames()...)
 	require.Len(t, report.Rows, len(rows))
 	for _, x := range report.Rows {
 		require.EqualValues(t, 60, x.OK)
@@ -57,8 +57,8 @@ func TestEveryRowIsPlayedOverFreshWorkers(t *testing.T) {
 	}
 }
 
-func TestASchedulerThatKnowsNothingIsToldApart(t *testing.T) {
-	report, _ := play(t, simfleettest.Ignorant, oneScheduler, traceOracle)
+func TestRunFindsASchedulerWithoutPrefixes(t *testing.T) {
+	report, _ := play(t, proctest.Ignorant, oneScheduler, traceOracle)
 	require.Less(t, *report.Compared.HitOfOracle, 0.9)
 	require.Nil(t, report.Compared.Speedup, "round robin was not played")
 	_, ok := report.Figure("compared", "speedup")
@@ -67,15 +67,15 @@ func TestASchedulerThatKnowsNothingIsToldApart(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestFailedCallsFailTheRunAndAreTold(t *testing.T) {
-	report, err := play(t, simfleettest.Failing, traceInTurn)
+func TestRunFailsAndReportsFailedCalls(t *testing.T) {
+	report, err := play(t, proctest.Failing, traceInTurn)
 	require.ErrorIs(t, err, ErrFailed)
 	require.Equal(t, 30, report.Rows[0].Failed)
 	require.Contains(t, report.Rows[0].Errors[0], "30 x Internal")
-	require.Contains(t, report.Rows[0].Errors[0], "out of luck")
+	require.Contains(t, report.Rows[0].Errors[0], "failing on purpose")
 }
 
-func TestABusyMachineFailsTheRun(t *testing.T) {
+func TestRunFailsOnABusyMachine(t *testing.T) {
 	quiet := Result{Row: "a", OK: 5, Use: Use{Busy: 0.5}, Late: stats.Summary{P99: 3}}
 	busy, late := quiet, quiet
 	busy.Use.Busy, late.Late.P99 = 0.9, 40
@@ -96,11 +96,11 @@ func TestABusyMachineFailsTheRun(t *testing.T) {
 	}
 }
 
-func TestCallsLeaveAtTheirTimes(t *testing.T) {
+func TestCallsStartAtTheirTimes(t *testing.T) {
 	s := Scale{Shrink: 8, Speed: 20}
 	requests := Synthetic(10, 1)
 	for i, j := range jobs(requests, s) {
-		require.InDelta(t, float64(requests[i].At)/20, float64(j.at), float64(time.Nanosecond))
+		require.InDelta(t, float64(requests[i].Arrival)/20, float64(j.at), float64(time.Nanosecond))
 		require.Equal(t, i, j.index)
 		require.Equal(t, 64, j.block)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/stats"
 )
 
-func TestTheMedianIsTheMiddleOfTheRepeats(t *testing.T) {
+func TestSpreadHasTheMedian(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values []float64
 		want   stats.Spread
@@ -81,7 +81,7 @@ func TestQuantilesMatchASortWithinAThousandth(t *testing.T) {
 	require.Equal(t, all[0], h.Quantile(0), "and the shortest")
 }
 
-func TestManyEqualDurationsCountAtOnce(t *testing.T) {
+func TestAddNCountsManyAtOnce(t *testing.T) {
 	var h stats.Histogram
 	h.AddN(10*time.Millisecond, 99)
 	h.AddN(time.Second, 1)
@@ -95,7 +95,7 @@ func TestManyEqualDurationsCountAtOnce(t *testing.T) {
 	require.Equal(t, stats.Summary{}, new(stats.Histogram).Summary())
 }
 
-func TestMergingIntoAnEmptyHistogramCopies(t *testing.T) {
+func TestMergeIntoAnEmptyHistogramCopies(t *testing.T) {
 	var from, to stats.Histogram
 	to.Merge(&from)
 	require.Zero(t, to.Count())
@@ -106,7 +106,7 @@ func TestMergingIntoAnEmptyHistogramCopies(t *testing.T) {
 	require.Equal(t, time.Duration(5), to.Quantile(0))
 }
 
-func TestBarsHoldEveryDurationOnce(t *testing.T) {
+func TestBarsCountEveryDurationOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values []time.Duration
 		n      int
