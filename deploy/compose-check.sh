@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# compose-check.sh: proves the containers on this machine, which needs no GPU. It starts the default services, generates
-# through both schedulers, kills a worker and makes another anew, whose names must stay; then it builds the image of GPU workers with
-# build/cuda/libmillrace_cuda.so, or a stand-in that has no GPU, and starts a worker that must say in one line that there is
-# no usable GPU, end with 2 and stay down after its tries. Where there is a GPU, the worker must serve instead.
+# compose-check.sh: tests the containers on this machine, which needs no GPU. It starts the default services, generates through both
+# schedulers, kills a worker and recreates another; both must keep their names. Then it builds the image of GPU workers with
+# build/cuda/libmillrace_cuda.so, or with a stand-in that has no GPU, and starts a worker, which must log in one line that there is no
+# usable GPU, exit with 2 and stay down after its retries. On a machine with a GPU the worker must serve instead.
 #
 #   make local-bases && BUILD_NETWORK=host make compose-check
 set -euo pipefail
@@ -27,7 +27,7 @@ die() {
   exit 1
 }
 
-# within SECONDS COMMAND ...: tries until it succeeds.
+# within SECONDS COMMAND ...: repeats the command until it succeeds.
 within() {
   local until=$((SECONDS + $1))
   shift
@@ -39,7 +39,7 @@ within() {
 
 client() { compose exec -T scheduler-0 millrace "$@"; }
 other_client() { compose exec -T scheduler-1 millrace "$@"; }
-# container NAME: of the one service of that name, or worker-N of the service worker.
+# container NAME: the id of the container of service NAME, or of container N of the service worker for worker-N.
 container() {
   local service=$1 number=1
   [[ $1 != worker-* ]] || { service=worker number=${1#worker-}; }
@@ -48,7 +48,7 @@ container() {
 }
 of() { docker inspect --format "$2" "$1"; }
 healthy() { [[ $(of "$(container "$1")" '{{.State.Health.Status}}') == healthy ]]; }
-# The ids of the workers that the scheduler is connected with, on one line.
+# The ids of the workers that the scheduler is connected to, on one line.
 workers() {
   client workers --once --json | tr -d ' ' | grep -o '"connected":true,"report":{"workerId":"[^"]*"' |
     sed 's/.*:"\(.*\)"/\1/' | sort | xargs
@@ -57,7 +57,7 @@ both() { [[ $(workers) == 'worker-1 worker-2' ]]; }
 story() { "${1:-client}" generate -m stories 'Once upon a time' --max-tokens 32 --seed 1 2>/dev/null; }
 
 make compose-up
-for service in scheduler-0 scheduler-1 worker-1 worker-2; do
+for service in scheduler-0 scheduler-1 gateway worker-1 worker-2; do
   within 60 healthy "$service" || die "$service is not healthy: $(of "$(container "$service")" '{{json .State.Health}}')"
 done
 within 30 both || die "the workers are $(workers), want worker-1 and worker-2"
@@ -65,34 +65,38 @@ client load stories --replicas 2 >"$scratch/load.log" 2>&1 || die "the model is 
 first=$(story)
 [[ ${#first} -gt 20 ]] || die "no story: $first"
 [[ $(story other_client) == "$first" ]] || die "the schedulers tell different stories"
-echo "four containers are healthy, and tell: ${first:0:60}..."
+echo "five containers are healthy, and generate: ${first:0:60}..."
+answer=$(curl -fsS "http://$(docker port "$(container gateway)" 8080)/v1/completions" \
+  -d '{"model":"stories","prompt":"Once upon a time","max_tokens":32,"seed":1}') || die 'the gateway does not answer'
+[[ $answer == *'"object":"text_completion"'* ]] || die "the gateway answers $answer"
+echo 'the gateway answers over HTTP'
 
-# One of the two has told the story.
-measures() {
+# One of the two has generated the story.
+endpoint() {
   local worker
   for worker in worker-1 worker-2; do curl -fsS "http://$(docker port "$(container "$worker")" 9071)/$1" || return 1; done
 }
-measures readyz >/dev/null || die 'a worker is not ready by its own word'
-measures metrics >"$scratch/measures" || die 'a worker serves no measures'
-grep -q '^millrace_generated_tokens_total{model="stories"} [1-9]' "$scratch/measures" ||
-  die "no worker has measured the story: $(grep '^millrace_generated' "$scratch/measures")"
-echo "both serve $(grep -c '^# TYPE millrace_' "$scratch/measures" | awk '{print $1 / 2}') measures"
+endpoint readyz >/dev/null || die 'a worker does not report that it is ready'
+endpoint metrics >"$scratch/metrics" || die 'a worker serves no metrics'
+grep -q '^millrace_generated_tokens_total{model="stories"} [1-9]' "$scratch/metrics" ||
+  die "no worker has counted the story: $(grep '^millrace_generated' "$scratch/metrics")"
+echo "both serve $(grep -c '^# TYPE millrace_' "$scratch/metrics" | awk '{print $1 / 2}') metrics"
 
 killed=$(container worker-1)
 kill -9 "$(of "$killed" '{{.State.Pid}}')"
 came_back() { [[ $(of "$killed" '{{.RestartCount}}') == 1 ]]; }
 within 60 came_back || die 'worker-1 was not started again after it was killed'
 within 60 both || die "after a kill the workers are $(workers)"
-echo 'worker-1 was killed and came back under its name'
+echo 'worker-1 was killed and restarted under its name'
 
 old=$(container worker-2)
 docker rm -f "$old" >/dev/null
 compose up -d worker >/dev/null 2>&1
-[[ $(container worker-2) != "$old" ]] || die 'worker-2 was not made anew'
-within 60 both || die "after worker-2 was made anew the workers are $(workers)"
+[[ $(container worker-2) != "$old" ]] || die 'worker-2 was not recreated'
+within 60 both || die "after worker-2 was recreated the workers are $(workers)"
 client load stories --replicas 2 >"$scratch/load.log" 2>&1 || die "the model is not loaded: $(tail -n 3 "$scratch/load.log")"
 [[ $(story) == "$first" ]] || die 'the story is another one than before'
-echo 'worker-2 was made anew and has its name'
+echo 'worker-2 was recreated and kept its name'
 make compose-down
 
 if [[ ! -f $library ]]; then

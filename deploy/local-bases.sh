@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the two base images of deploy/Dockerfile without a container registry: Debian from its package archive through
-# debootstrap, and Go from this machine's own toolchain. Run as root, with Docker and debootstrap installed.
+# Builds the two base images of deploy/Dockerfile without a container registry: Debian by debootstrap from its package archive, and Go
+# from this machine's toolchain. Run as root, with Docker and debootstrap installed.
 #
 #   deploy/local-bases.sh && make image
 set -euo pipefail
@@ -31,7 +31,7 @@ echo "building $go_image"
 tree "$scratch/go" ca-certificates,g++,make,git
 mkdir -p "$scratch/go/usr/local"
 cp -a "$(go env GOROOT)" "$scratch/go/usr/local/go"
-# This machine's trust, so that modules come through the same mirror as here.
+# The certificates of this machine, so that the build can use the same module mirror.
 cp -L /etc/ssl/certs/ca-certificates.crt "$scratch/go/etc/ssl/certs/ca-certificates.crt"
 tar -C "$scratch/go" -c . | docker import \
   --change 'ENV PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \

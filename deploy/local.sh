@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# One scheduler and one worker on loopback, out of build/bin.
+# Runs one gateway, one scheduler and one worker of build/bin on loopback.
 #
-#   local.sh run    start both, load the shipped model, stream a story for $PROMPT, stop both; exits 0 if all went well.
-#                   The last line names the seed that was drawn: SEED=N tells the same story again
-#   local.sh up     start both in the background and say what to type next
+#   local.sh run    start scheduler and worker, load the shipped model, stream a story for $PROMPT, stop both; exits 0 if all succeeded.
+#                   The last line has the seed that was drawn: SEED=N generates the same story again
+#   local.sh up     start all three in the background and print example commands
 #   local.sh down   stop what up started
 #
-# Logs and pid files are under build/run. Ports: $SCHEDULER_PORT (7070) and $WORKER_PORT (7071).
+# Logs and pid files are under build/run. Ports: $GATEWAY_PORT (8080), $SCHEDULER_PORT (7070) and $WORKER_PORT (7071).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly bin=build/bin run=build/run
 readonly model=stories
 readonly scheduler=127.0.0.1:${SCHEDULER_PORT:-7070} worker=127.0.0.1:${WORKER_PORT:-7071}
-# Taken as often as the model itself would, its less likely words spoil a small model's stories.
+readonly gateway=127.0.0.1:${GATEWAY_PORT:-8080}
+# A small model's stories are poor at temperature 1, because its unlikely words are drawn too often.
 readonly sampling=(--temperature 0.7 --top-p 0.9)
 # Seconds to wait for a server to be healthy, and for one to drain after SIGTERM.
 readonly start_limit=30 stop_limit=40
@@ -23,17 +24,17 @@ die() {
   exit 1
 }
 
-# Process id by program, for those that this shell started: it alone learns their exit status.
+# Process ids of the programs that this shell started: only their parent can read their exit status.
 declare -A child=()
 
-# alive NAME: our child runs, or the process that the pid file names runs our binary.
+# alive NAME: true if our child runs, or if the process of the pid file runs our binary.
 alive() {
   local pid state
   if [[ -n ${child[$1]:-} ]]; then
-    # A child that has ended stays a zombie (Z) until it is waited for.
+    # A child that has ended is a zombie (Z) until wait.
     { read -r _ _ state _ <"/proc/${child[$1]}/stat"; } 2>/dev/null || return 1
     [[ $state != Z ]]
-    return $? # stated: in a trap, a bare return gives the status from before the trap
+    return $? # in a trap, a bare return returns the status from before the trap
   fi
   pid=$(cat "$run/$1.pid" 2>/dev/null) || return 1
   [[ $(readlink "/proc/$pid/exe" 2>/dev/null) == "$PWD/$bin/$1"* ]]
@@ -42,11 +43,11 @@ alive() {
 refuse_taken() {
   local addr=$1
   if (exec 3<>"/dev/tcp/${addr%:*}/${addr#*:}") 2>/dev/null; then
-    die "$addr is taken by another process: stop it, or choose other ports with SCHEDULER_PORT=... WORKER_PORT=..."
+    die "$addr is taken by another process: stop it, or choose other ports with GATEWAY_PORT=... SCHEDULER_PORT=... WORKER_PORT=..."
   fi
 }
 
-# start NAME ARGS...: in a session of its own, so that Ctrl-C reaches this script alone and it can stop both in order.
+# start NAME ARGS...: starts the program in a new session, so that Ctrl-C reaches only this script, which stops all in order.
 start() {
   local name=$1
   shift
@@ -55,9 +56,11 @@ start() {
   echo $! >"$run/$name.pid"
 }
 
+# wait_healthy NAME ADDRESS: the gateway has a health check of its own, because it serves HTTP.
 wait_healthy() {
-  local name=$1 addr=$2 deadline=$((SECONDS + start_limit))
-  until "$bin/millrace-scheduler" health --target "$addr" >/dev/null 2>&1; do
+  local name=$1 addr=$2 deadline=$((SECONDS + start_limit)) probe=millrace-scheduler
+  [[ $name != millrace-gateway ]] || probe=millrace-gateway
+  until "$bin/$probe" health --target "$addr" >/dev/null 2>&1; do
     alive "$name" || { tail -n 20 "$run/$name.log" >&2; die "$name ended before it was healthy; its log is $run/$name.log"; }
     ((SECONDS < deadline)) || { tail -n 20 "$run/$name.log" >&2; die "$name is not healthy after $start_limit s; its log is $run/$name.log"; }
     sleep 0.1
@@ -65,7 +68,7 @@ wait_healthy() {
 }
 
 refuse_running() {
-  if alive millrace-worker || alive millrace-scheduler; then
+  if alive millrace-worker || alive millrace-scheduler || alive millrace-gateway; then
     die "already running (see $run): stop it with make down"
   fi
   refuse_taken "$scheduler"
@@ -76,12 +79,12 @@ start_both() {
   mkdir -p "$run"
   start millrace-worker --listen "$worker" --device cpu --models models
   wait_healthy millrace-worker "$worker"
-  # Second, so that its first dial finds the worker.
+  # The scheduler second, so that its first dial finds the worker.
   start millrace-scheduler --listen "$scheduler" --workers "$worker"
   wait_healthy millrace-scheduler "$scheduler"
 }
 
-# stop NAME: SIGTERM, then wait; a process that does not drain in time is killed and counts as failed.
+# stop NAME: sends SIGTERM and waits; a process that does not drain in time is killed and counts as failed.
 stop() {
   local name=$1 pid deadline=$((SECONDS + stop_limit)) rc=0
   if alive "$name"; then
@@ -104,9 +107,15 @@ stop() {
   return "$rc"
 }
 
-# The scheduler first, so that it does not see its worker go.
-stop_both() {
+start_gateway() {
+  start millrace-gateway --listen "$gateway" --target "$scheduler"
+  wait_healthy millrace-gateway "$gateway"
+}
+
+# Callers first, so that none logs a lost server.
+stop_all() {
   local rc=0
+  stop millrace-gateway || rc=1
   stop millrace-scheduler || rc=1
   stop millrace-worker || rc=1
   return "$rc"
@@ -115,7 +124,7 @@ stop_both() {
 case ${1:-} in
 run)
   refuse_running
-  trap 'trap - EXIT; stop_both || exit 1' EXIT
+  trap 'trap - EXIT; stop_all || exit 1' EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
   start_both
@@ -123,12 +132,14 @@ run)
   "$bin/millrace" generate --echo-prompt "${sampling[@]}" ${SEED:+--seed "$SEED"} -m "$model" --target "$scheduler" \
     -- "${PROMPT:-Once upon a time}"
   trap - EXIT
-  stop_both
+  stop_all
   ;;
 up)
   refuse_running
-  trap 'stop_both' EXIT
+  refuse_taken "$gateway"
+  trap 'stop_all' EXIT
   start_both
+  start_gateway
   "$bin/millrace" load "$model" --target "$scheduler"
   trap - EXIT
   target=
@@ -137,22 +148,24 @@ up)
   command -v grpcurl >/dev/null || grpcurl=build/tools/grpcurl
   cat <<END
 
-The scheduler listens on $scheduler, the worker on $worker; logs are in $run, make down stops both. Next:
+The scheduler listens on $scheduler, the worker on $worker, the HTTP gateway on $gateway; logs are in $run, make down stops all. Next:
 
   $bin/millrace generate${target:+ $target} ${sampling[*]} "Tom had a big red"
+  $bin/millrace chat${target:+ $target} ${sampling[*]}   and then: Tell me a story about a dog and a red ball
   $bin/millrace workers${target:+ $target}
+  curl -N http://$gateway/v1/completions -d '{"model":"$model","prompt":"Tom had a big red","max_tokens":60,"temperature":0.7,"top_p":0.9,"stream":true}'
   $grpcurl -plaintext localhost:${scheduler#*:} list
   $grpcurl -plaintext -d '{"model":"$model","prompt":"Tom had a big red","sampling":{"temperature":0.7,"topP":0.9},"stopping":{"maxTokens":40}}' localhost:${scheduler#*:} millrace.v1.InferenceService/Generate
 END
   [[ $grpcurl == grpcurl || -x $grpcurl ]] || printf '\nmake grpcurl installs grpcurl into build/tools.\n'
   ;;
 down)
-  if ! alive millrace-scheduler && ! alive millrace-worker; then
+  if ! alive millrace-scheduler && ! alive millrace-worker && ! alive millrace-gateway; then
     rm -f "$run"/*.pid
     echo "nothing is running"
     exit 0
   fi
-  stop_both
+  stop_all
   echo "stopped"
   ;;
 *)

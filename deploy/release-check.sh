@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Proves a release: made twice, from two clones in folders of different names, it has the same bytes; lintian finds nothing in the
-# package; its units are well-formed, and run under systemd; pip installs the wheel, which streams from the release's own programs; and
-# where a Docker engine answers, a clean container installs the package and gets a first token.
+# Tests a release: two builds, from clones in folders of different names, have the same bytes; lintian finds nothing in the package; its
+# units are well-formed and run under systemd; pip installs the wheel, which streams from the release's programs; and if a Docker engine
+# answers, a clean container installs the package and gets a first token.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ source=.
 for name in one another-folder; do
   say "release in a clone named $name"
   git clone -q "$source" "$work/$name"
-  source=$work/one  # whoever commits meanwhile changes nothing
+  source=$work/one  # a commit during the check has no effect
   (cd "$work/$name" && TOOLS="$top/build/tools" deploy/release.sh > /dev/null)
 done
 diff "$work/one/build/release/SHA256SUMS" "$work/another-folder/build/release/SHA256SUMS"
@@ -32,7 +32,7 @@ if command -v systemd-analyze > /dev/null; then
   say 'units'
   mkdir "$work/root"
   dpkg-deb -x "$package" "$work/root"
-  for unit in worker scheduler; do
+  for unit in worker scheduler gateway; do
     sed "s#/usr/bin/#$work/root/usr/bin/#; s#man:millrace-.*#man:man(1)#" "$work/root/usr/lib/systemd/system/millrace-$unit.service" > "$work/millrace-$unit.service"
     systemd-analyze verify "$work/millrace-$unit.service"
   done
@@ -50,7 +50,7 @@ fi
 say 'tests of the tools'
 (cd tools/release && GOFLAGS='' go test ./...)
 
-# The interpreter of Debian has gRPC from python3-grpcio, others from pip.
+# Debian's interpreter has gRPC from python3-grpcio, others have it from pip.
 python=
 for name in python3 /usr/bin/python3; do
   if "$name" -c 'import grpc, pip' 2> /dev/null; then python=$name && break; fi
@@ -81,7 +81,9 @@ if docker image inspect "$base" > /dev/null 2>&1; then
     dpkg -i /release/*_amd64.deb
     . /etc/default/millrace-worker && millrace-worker $OPTIONS 2> /tmp/worker.log &
     . /etc/default/millrace-scheduler && millrace-scheduler $OPTIONS 2> /tmp/scheduler.log &
+    . /etc/default/millrace-gateway && millrace-gateway $OPTIONS 2> /tmp/gateway.log &
     for i in $(seq 60); do millrace generate -m stories "Once upon a time" --max-tokens 20 --temperature 0 && break; sleep 1; done
+    millrace-gateway health
     millrace models | grep stories
     dpkg --purge millrace
     ! test -e /usr/bin/millrace'

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a release in build/release: an archive for each architecture, one more with the CUDA engine where `make cuda` built it, a .deb
-# and an .rpm for each, a wheel for Python, the bill of materials, and SHA256SUMS over all of it. The same commit gives the same bytes, wherever it lies:
-# times are the commit's, paths are cut off, files are in order.
+# Builds a release in build/release: for each architecture an archive, a .deb and an .rpm; one more archive with the CUDA engine if
+# `make cuda` built it; a wheel for Python, the bill of materials, and SHA256SUMS of all files. The same commit gives the same bytes in
+# every folder: times are the commit's, paths are trimmed, files are sorted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Not what make calls VERSION, which is of a commit between releases.
+# The version of the release; make's VERSION is that of a commit between releases.
 VERSION=${RELEASE:-$(sed -n 's/^## \([0-9][0-9.]*\).*/\1/p' CHANGELOG.md | head -1)}
 TOOLS=${TOOLS:-build/tools}
 OUT=build/release
@@ -21,32 +21,34 @@ done
 rm -rf "$OUT"
 mkdir -p "$OUT"
 
-# programs ARCH FOLDER: the four programs. Those with the engine need a C++ compiler for ARCH.
+# programs ARCH FOLDER: builds the five programs. The two with the CPU engine need a C++ compiler for ARCH.
 programs() {
   local arch=$1 to=$2 flags=(-trimpath -buildvcs=false)
   local ld="-s -w -X github.com/millrace/millrace/services/internal/version.Version=v$VERSION"
   mkdir -p "$to"
   if [[ $arch == arm64 ]]; then local -x CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++; fi
   GOARCH=$arch CGO_ENABLED=0 go build "${flags[@]}" -ldflags "$ld" -o "$to/millrace-scheduler" ./services/scheduler
+  GOARCH=$arch CGO_ENABLED=0 go build "${flags[@]}" -ldflags "$ld" -o "$to/millrace-gateway" ./services/gateway
   GOARCH=$arch CGO_ENABLED=0 go build "${flags[@]}" -ldflags "$ld" -o "$to/millrace" ./services/millrace
   GOARCH=$arch CGO_ENABLED=1 go build "${flags[@]}" -buildmode=pie -ldflags "$ld -extldflags -Wl,-z,relro,-z,now" -o "$to/millrace-worker" ./services/gpuworker
   GOARCH=$arch CGO_ENABLED=1 go build "${flags[@]}" -buildmode=pie -ldflags "$ld -extldflags -Wl,-z,relro,-z,now" -o "$to/millrace-bench" ./services/bench
 }
 
-# pack NAME PARENT: PARENT/NAME as NAME.tar.gz.
+# pack NAME PARENT: packs PARENT/NAME as NAME.tar.gz.
 pack() {
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$2" -cf - "$1" | gzip -9n > "$OUT/$1.tar.gz"
 }
 
-# packaged ARCH BIN FOLDER: what a package installs, in a folder.
+# packaged ARCH BIN FOLDER: installs the files of a package to a folder.
 packaged() {
   local bin=$2 root=$3
   install -D -m 755 -t "$root/usr/bin" "$bin"/*
   install -D -m 644 -t "$root/usr/lib/systemd/system" deploy/package/*.service
   install -D -m 644 deploy/package/millrace-worker.env "$root/etc/default/millrace-worker"
   install -D -m 644 deploy/package/millrace-scheduler.env "$root/etc/default/millrace-scheduler"
+  install -D -m 644 deploy/package/millrace-gateway.env "$root/etc/default/millrace-gateway"
   install -D -m 644 -t "$root/usr/share/millrace/models" models/stories.gguf
-  install -D -m 644 -t "$root/usr/share/man/man1" docs/man/*/*.1
+  install -D -m 644 -t "$root/usr/share/man/man1" "$work"/man/*/*.1
   gzip -9n "$root"/usr/share/man/man1/*.1
   install -D -m 644 deploy/package/copyright "$root/usr/share/doc/millrace/copyright"
   install -D -m 644 deploy/package/lintian-overrides "$root/usr/share/lintian/overrides/millrace"
@@ -55,7 +57,7 @@ packaged() {
   completions "$root"
 }
 
-# changes are those of the newest release as Debian writes them.
+# changes: the changes of the newest release in Debian's format.
 changes() {
   printf 'millrace (%s-1) unstable; urgency=medium\n\n' "$VERSION"
   awk '/^## /{n++} n == 1 && /^\* /{if (t) print t; t = substr($0, 3)} n == 1 && /^  /{t = t substr($0, 2)} END {print t}' CHANGELOG.md |
@@ -63,7 +65,7 @@ changes() {
   printf '\n -- The Millrace authors <maintainers@millrace.dev>  %s\n' "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
-# completions ROOT: what shells complete, as the client of this machine's own architecture says.
+# completions ROOT: installs the shell completions, written by the client of this machine's architecture.
 completions() {
   local client=$work/$native/millrace root=$1
   mkdir -p "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
@@ -72,7 +74,13 @@ completions() {
   "$client" completion fish > "$root/usr/share/fish/vendor_completions.d/millrace.fish"
 }
 
-# wheel: the contract's stubs with their types, and the helper over them.
+# manual: writes the manual pages to $work/man/PROGRAM. A test of each program renders them from the flags.
+manual() {
+  go test -trimpath -buildvcs=false -vet=off -count=1 -run '^TestManualPages$' ./services/scheduler ./services/millrace/internal/cli \
+    ./services/gateway ./services/gpuworker ./services/bench/internal/command -args -manpages "$work/man" >&2
+}
+
+# wheel: builds the wheel of the contract's stubs with their types, and of the helpers.
 wheel() {
   mkdir -p "$work/wheel"
   protoc -I proto --python_out="$work/wheel" --pyi_out="$work/wheel" --grpc_python_out="$work/wheel" \
@@ -91,18 +99,19 @@ for arch in ${ARCHITECTURES:-amd64 arm64}; do
   programs "$arch" "$work/$arch"
 done
 [[ -d $work/$native ]] || programs "$native" "$work/$native"
+manual
 for arch in ${ARCHITECTURES:-amd64 arm64}; do
   name=millrace-$VERSION-linux-$arch
   mkdir -p "$work/archives/$name"/{bin,models,share}
   cp "$work/$arch"/* "$work/archives/$name/bin/"
   cp models/stories.gguf models/README.md "$work/archives/$name/models/"
-  cp -r docs/man deploy/package/*.service "$work/archives/$name/share/"
+  cp -r "$work/man" deploy/package/*.service "$work/archives/$name/share/"
   cp LICENSE README.md CHANGELOG.md "$work/archives/$name/"
   chmod -R u=rwX,go=rX "$work/archives/$name"
   pack "$name" "$work/archives"
   if [[ $arch == amd64 && -f build/cuda/libmillrace_cuda.so ]]; then
     cp -r "$work/archives/$name" "$work/archives/$name-cuda"
-    mkdir "$work/archives/$name-cuda/lib" # ../lib of the worker, where it looks
+    mkdir "$work/archives/$name-cuda/lib" # the worker looks in ../lib
     cp build/cuda/libmillrace_cuda.so "$work/archives/$name-cuda/lib/"
     pack "$name-cuda" "$work/archives"
   fi

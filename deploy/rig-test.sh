@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# rig-test.sh [SECTION,...]: puts two schedulers and four workers up in containers of their own, breaks them under load with
-# `millrace-bench rig`, which says what came of each section, and takes them down. The workers compute on the CPU, or with
-# PROFILE=sim are those of the Compose file's profile. Exits 0 with a message where no Docker engine is, and 1 if a promise was
-# broken.
+# rig-test.sh [SECTION,...]: starts two schedulers and four workers in containers, injects faults under load with `millrace-bench rig`,
+# which prints a line for each section, and removes them. The workers compute on the CPU, or with PROFILE=sim are those of the Compose
+# file's profile sim. Exits with 0 and a message if there is no Docker engine, and with 1 if a section failed.
 #
 #   make local-bases && BUILD_NETWORK=host make rig-test RIG=kill,freeze
 set -euo pipefail
@@ -20,7 +19,7 @@ esac
 compose() { if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi; }
 scratch=$(mktemp -d)
 
-# take_down removes containers by force first: one that is frozen cannot be stopped.
+# take_down removes containers by force first, because a frozen one cannot be stopped.
 take_down() {
   docker ps -aq --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" | xargs -r docker rm -f >/dev/null 2>&1 || true
   compose --profile sim down >/dev/null 2>&1 || true
@@ -29,11 +28,11 @@ trap 'take_down; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# quietly COMMAND ...: its output is only of interest if it fails.
+# quietly COMMAND ...: prints the output of the command only if it fails.
 quietly() { "$@" >"$scratch/log" 2>&1 || { tail -n 20 "$scratch/log" >&2; return 1; }; }
 
 echo "building millrace:$VERSION"
-quietly compose build scheduler-0 || { echo 'where no registry is reached, make local-bases makes the base images' >&2; exit 1; }
+quietly compose build scheduler-0 || { echo 'without a registry, make local-bases builds the base images' >&2; exit 1; }
 take_down
 quietly compose ${PROFILE:+--profile "$PROFILE"} up -d --no-build
 build/bin/millrace-bench rig --project "$COMPOSE_PROJECT_NAME" --service "$service" --workers "$workers" --model "$LOAD" \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Behind an installation, a new version and a removal: systemd reads the units again. What ran goes on until it is restarted, workers
-# one at a time. Nothing is started that nobody asked for.
+# Runs after an installation, an upgrade and a removal: systemd reloads the units. Running services continue until the operator restarts
+# them, workers one at a time. No service is started by the package.
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Proves the package's units under a running systemd: boots a minimal Debian in a container of systemd-nspawn, installs the .deb given as
-# the first argument there, starts both services, streams, kills the worker, which comes back, and stops them well. Run as root, with
-# systemd-container and debootstrap installed.
+# Tests the package's units under a running systemd: boots a minimal Debian in systemd-nspawn, installs the .deb of the first argument,
+# starts both services, streams, kills the worker, which must restart, and stops both. Run as root, with systemd-container and
+# debootstrap installed.
 set -euo pipefail
 
 package=$1
@@ -16,7 +16,7 @@ trap cleanup EXIT
 debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,libstdc++6 bookworm "$work/root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} > "$work/debootstrap.log" 2>&1 ||
   { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
 cp "$package" "$work/root/millrace.deb"
-echo '127.0.0.1 localhost' > "$work/root/etc/hosts" # which every installed system has
+echo '127.0.0.1 localhost' > "$work/root/etc/hosts" # debootstrap does not write it
 mkdir "$work/out"
 
 cat > "$work/root/check.sh" << 'CHECK'
@@ -32,10 +32,10 @@ story() {
   return 1
 }
 dpkg -i /millrace.deb
-if systemctl is-enabled millrace-worker millrace-scheduler; then exit 1; fi # whoever installs them says when they start
-systemctl start millrace-worker millrace-scheduler
-systemctl is-active millrace-worker millrace-scheduler
-test "$(stat -c %u "/proc/$(systemctl show -P MainPID millrace-worker)")" -ge 61184 # of the users that systemd makes
+if systemctl is-enabled millrace-worker millrace-scheduler millrace-gateway; then exit 1; fi # the operator enables them
+systemctl start millrace-worker millrace-scheduler millrace-gateway
+systemctl is-active millrace-worker millrace-scheduler millrace-gateway
+test "$(stat -c %u "/proc/$(systemctl show -P MainPID millrace-worker)")" -ge 61184 # a dynamic user of systemd
 story
 systemctl kill --signal=KILL millrace-worker
 for _ in $(seq 60); do
@@ -44,12 +44,13 @@ for _ in $(seq 60); do
 done
 test "$(systemctl show -P NRestarts millrace-worker)" = 1
 story
-systemctl stop millrace-scheduler millrace-worker
-test "$(systemctl show -P Result millrace-scheduler millrace-worker | tr -d '\n')" = successsuccess
+millrace-gateway health
+systemctl stop millrace-gateway millrace-scheduler millrace-worker
+test "$(systemctl show -P Result millrace-gateway millrace-scheduler millrace-worker | tr -d '\n')" = successsuccesssuccess
 dpkg --purge millrace
 if systemctl cat millrace-worker; then exit 1; fi
 trap - EXIT
-echo units are well
+echo the units work
 CHECK
 cat > "$work/root/etc/systemd/system/check.service" << 'UNIT'
 [Unit]
@@ -63,7 +64,7 @@ WantedBy=multi-user.target
 UNIT
 ln -s ../check.service "$work/root/etc/systemd/system/multi-user.target.wants/check.service"
 
-# systemd-nspawn keeps a folder there that must lie in memory, as all of /run does under a systemd of the host's own.
+# systemd-nspawn needs a folder in memory there; under a host's systemd all of /run is in memory.
 mkdir -p /run/systemd/nspawn
 if [[ $(stat -f -c %T /run/systemd/nspawn) != tmpfs ]]; then
   mount -t tmpfs tmpfs /run/systemd/nspawn && memory=/run/systemd/nspawn

@@ -40,9 +40,9 @@ func rows(text string) map[string]string {
 	return all
 }
 
-// The tables of docs/operations.md are kept by tests of the programs.
+// The tables of docs/flags.md are kept by tests of the programs.
 func TestEveryFlagOfAPodIsOneOfItsProgram(t *testing.T) {
-	page := read(t, "docs", "operations.md")
+	page := read(t, "docs", "flags.md")
 	each(t, func(all variant) {
 		t := all.T
 		for name, pod := range all.pods() {
@@ -96,10 +96,10 @@ func adapterRules(t *testing.T) []adapterRule {
 	return file.Rules.External
 }
 
-// The tables of docs/measures.md are kept by tests of the programs, and those read a page of measures.
+// The tables of docs/observability.md are kept by tests of the programs, and those read a page of metrics.
 func TestEveryMeasureThatAnAutoscalerAsksForExists(t *testing.T) {
-	page := read(t, "docs", "measures.md")
-	ofScheduler, ofWorker := rows(section(t, page, "Measures of a scheduler")), rows(section(t, page, "Measures of a worker"))
+	page := read(t, "docs", "observability.md")
+	ofScheduler, ofWorker := rows(section(t, page, "Metrics of a scheduler")), rows(section(t, page, "Metrics of a worker"))
 	asked := map[string]bool{}
 	for _, expr := range expressions(t) {
 		for _, name := range regexp.MustCompile(`millrace_[a-z_]+`).FindAllString(expr, -1) {

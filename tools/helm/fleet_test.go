@@ -20,6 +20,7 @@ import (
 type fleet struct {
 	worker    *apps.StatefulSet
 	scheduler *apps.Deployment
+	gateway   *apps.Deployment // nil: there is none
 	services  []*core.Service
 	budgets   []*policy.PodDisruptionBudget
 	policies  []*networking.NetworkPolicy
@@ -28,7 +29,8 @@ type fleet struct {
 	scaled    []*scaledObject
 }
 
-// scaledObject is what the chart may use of KEDA's type, whose module needs most of a Kubernetes: keda.sh/v1alpha1.
+// scaledObject has the fields of KEDA's type (keda.sh/v1alpha1) that the chart may use. KEDA's own
+// module requires most of Kubernetes.
 type scaledObject struct {
 	meta.TypeMeta
 	Metadata meta.ObjectMeta `json:"metadata"`
@@ -79,8 +81,12 @@ func install(t *testing.T, values map[string]any) (all fleet) {
 			require.Nil(t, all.worker)
 			all.worker = o
 		case *apps.Deployment:
-			require.Nil(t, all.scheduler)
-			all.scheduler = o
+			to := &all.scheduler
+			if program(o.Name) == "millrace-gateway" {
+				to = &all.gateway
+			}
+			require.Nil(t, *to)
+			*to = o
 		case *core.Service:
 			all.services = append(all.services, o)
 		case *policy.PodDisruptionBudget:
@@ -98,12 +104,17 @@ func install(t *testing.T, values map[string]any) (all fleet) {
 	return all
 }
 
-// pods are the templates of both parts, by the program that they run.
+// pods are the templates of all parts, by the program that they run.
 func (f fleet) pods() map[string]core.PodTemplateSpec {
-	return map[string]core.PodTemplateSpec{"millrace-worker": f.worker.Spec.Template, "millrace-scheduler": f.scheduler.Spec.Template}
+	all := map[string]core.PodTemplateSpec{"millrace-worker": f.worker.Spec.Template, "millrace-scheduler": f.scheduler.Spec.Template}
+	if f.gateway != nil {
+		all["millrace-gateway"] = f.gateway.Spec.Template
+	}
+	return all
 }
 
-func TestADocumentWithAFieldThatItsTypeHasNotIsRefused(t *testing.T) {
+func TestDocumentWithUnknownFieldIsRefused(t *testing.T) {
+	// The types refuse a misspelt field, which the cluster would ignore or refuse.
 	err := yaml.UnmarshalStrict([]byte("apiVersion: keda.sh/v1alpha1\nspec: {minReplicas: 1}"), &scaledObject{})
 	require.ErrorContains(t, err, "minReplicas")
 	err = yaml.UnmarshalStrict([]byte("spec: {endpoints: [{ports: metrics}]}"), &monitoring.ServiceMonitor{})
@@ -116,7 +127,7 @@ func TestEachVariantHasWhatItAsksFor(t *testing.T) {
 	}
 	want := map[string][]int{
 		"default": {3, 2, 2, 0, 0, 0}, "gpu": {3, 2, 2, 0, 0, 0}, "vectors": {3, 2, 2, 0, 0, 0}, "tls": {3, 2, 2, 0, 0, 0},
-		"keda": {3, 2, 2, 2, 0, 1}, "adapter": {3, 2, 2, 2, 1, 0}, "bare": {3, 0, 0, 0, 0, 0},
+		"keda": {3, 2, 2, 2, 0, 1}, "adapter": {3, 2, 2, 2, 1, 0}, "bare": {3, 0, 0, 0, 0, 0}, "gateway": {5, 3, 3, 0, 0, 0},
 	}
 	for name, values := range variants(t) {
 		require.Equal(t, want[name], count(install(t, values)), name)

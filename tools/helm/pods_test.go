@@ -72,7 +72,7 @@ func TestFilesThatFlagsNameAreMounted(t *testing.T) {
 			}
 		}
 	})
-	require.Equal(t, 5, secrets, "of the variant with TLS: two of it, two of keys, one of a token")
+	require.Equal(t, 6, secrets, "of the variant with TLS: two of it, two of keys, one of a token; of that with gateways: a key")
 }
 
 func TestPodsHaveTimeForTheirDrain(t *testing.T) {

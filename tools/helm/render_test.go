@@ -36,7 +36,7 @@ func variants(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(examples, "*.yaml"))
 	require.NoError(t, err)
-	require.Len(t, files, 6)
+	require.Len(t, files, 7)
 	all := map[string]map[string]any{"default": {}}
 	for _, file := range files {
 		values, err := chartutil.ReadValuesFile(file)
@@ -46,7 +46,7 @@ func variants(t *testing.T) map[string]map[string]any {
 	return all
 }
 
-// variant is the test of one, and what is installed in it.
+// variant is the test of one variant, and its installed objects.
 type variant struct {
 	*testing.T
 	fleet

@@ -29,17 +29,23 @@ func (f fleet) chosen(t *testing.T, by *meta.LabelSelector) []string {
 
 // program is the one that a document is about, by the end of its name.
 func program(name string) string {
-	if strings.Contains(strings.TrimPrefix(name, release), "worker") {
-		return "millrace-worker"
+	for _, part := range []string{"worker", "gateway"} {
+		if strings.Contains(strings.TrimPrefix(name, release), part) {
+			return "millrace-" + part
+		}
 	}
 	return "millrace-scheduler"
 }
 
-func TestEverySelectorTakesThePodsOfItsPartAndNoOthers(t *testing.T) {
+func TestSelectorsMatchPodsOfTheirPart(t *testing.T) {
+	// Every selector matches the pods of its part and no others.
 	each(t, func(all variant) {
 		t := all.T
 		selectors := map[string]*meta.LabelSelector{
 			"statefulset " + all.worker.Name: all.worker.Spec.Selector, "deployment " + all.scheduler.Name: all.scheduler.Spec.Selector,
+		}
+		if all.gateway != nil {
+			selectors["deployment "+all.gateway.Name] = all.gateway.Spec.Selector
 		}
 		for _, s := range all.services {
 			selectors["service "+s.Name] = &meta.LabelSelector{MatchLabels: s.Spec.Selector}
@@ -76,7 +82,11 @@ func TestPortsAreThoseOfContainers(t *testing.T) {
 			for _, p := range pod.Spec.Containers[0].Ports {
 				of[name][p.Name] = p.ContainerPort
 			}
-			require.Equal(t, []string{"grpc", "metrics"}, slices.Sorted(maps.Keys(of[name])))
+			port, metrics := "grpc", "metrics"
+			if name == "millrace-gateway" {
+				port, metrics = "http", "http-metrics"
+			}
+			require.ElementsMatch(t, []string{port, metrics}, slices.Collect(maps.Keys(of[name])))
 			for _, probe := range []*core.Probe{pod.Spec.Containers[0].LivenessProbe, pod.Spec.Containers[0].ReadinessProbe, pod.Spec.Containers[0].StartupProbe} {
 				switch {
 				case probe == nil:
@@ -87,8 +97,8 @@ func TestPortsAreThoseOfContainers(t *testing.T) {
 				}
 			}
 			listen := flagsOf(pod)
-			require.Equal(t, []string{fmt.Sprint(":", of[name]["grpc"])}, listen["listen"])
-			require.Equal(t, []string{fmt.Sprint(":", of[name]["metrics"])}, listen["metrics-listen"])
+			require.Equal(t, []string{fmt.Sprint(":", of[name][port])}, listen["listen"])
+			require.Equal(t, []string{fmt.Sprint(":", of[name][metrics])}, listen["metrics-listen"])
 		}
 		for _, s := range all.services {
 			for _, p := range s.Spec.Ports {
@@ -122,7 +132,8 @@ func TestSchedulersFollowTheNameOfAllWorkers(t *testing.T) {
 	})
 }
 
-func TestNetworkPoliciesLetCallsThroughAndNothingElse(t *testing.T) {
+func TestNetworkPoliciesAllowOnlyCalls(t *testing.T) {
+	// The policies admit calls, and nothing else unless the values name it.
 	all := install(t, variants(t)["default"])
 	for _, p := range all.policies {
 		require.Len(t, p.Spec.Ingress, 1, "%s: measures are read by nobody unless values name them", p.Name)

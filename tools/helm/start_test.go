@@ -31,7 +31,7 @@ func build(t *testing.T) node {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	n := node{bin: filepath.Join(dir, "bin"), dir: dir}
 	require.NoError(t, os.Mkdir(n.bin, 0o700))
-	for program, of := range map[string]string{"millrace-worker": "gpuworker", "millrace-scheduler": "scheduler", "millrace": "millrace"} {
+	for program, of := range map[string]string{"millrace-worker": "gpuworker", "millrace-scheduler": "scheduler", "millrace-gateway": "gateway", "millrace": "millrace"} {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(n.bin, program), "./services/"+of)
 		cmd.Dir = root
 		out, err := cmd.CombinedOutput()
@@ -58,7 +58,8 @@ func (n node) write(t *testing.T, text string, parts ...string) {
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
-// move has a flag of a pod mean on this machine what it means in the pod.
+// move translates a flag of a pod to this machine: paths and addresses of the pod become those of
+// the test.
 func (n node) move(t *testing.T, program, arg string) string {
 	t.Helper()
 	models, err := filepath.Abs(filepath.Join(root, "models"))
@@ -66,9 +67,11 @@ func (n node) move(t *testing.T, program, arg string) string {
 	for in, here := range map[string]string{
 		"--listen=:7070": "--listen=unix:" + filepath.Join(n.dir, "s"), "--metrics-listen=:9070": "--metrics-listen=unix:" + filepath.Join(n.dir, "ms"),
 		"--listen=:7071": "--listen=unix:" + filepath.Join(n.dir, "w"), "--metrics-listen=:9071": "--metrics-listen=unix:" + filepath.Join(n.dir, "mw"),
-		"--workers=dns:///mill-workers.serving.svc:7071": "--workers=unix:" + filepath.Join(n.dir, "w"),
-		"--worker-id=$(POD_NAME)":                        "--worker-id=mill-worker-0",
-		"--models=/usr/share/millrace/models":            "--models=" + models,
+		"--listen=:8080": "--listen=unix:" + filepath.Join(n.dir, "g"), "--metrics-listen=:9080": "--metrics-listen=unix:" + filepath.Join(n.dir, "mg"),
+		"--target=dns:///mill-schedulers.serving.svc:7070": "--target=unix:" + filepath.Join(n.dir, "s"),
+		"--workers=dns:///mill-workers.serving.svc:7071":   "--workers=unix:" + filepath.Join(n.dir, "w"),
+		"--worker-id=$(POD_NAME)":                          "--worker-id=mill-worker-0",
+		"--models=/usr/share/millrace/models":              "--models=" + models,
 	} {
 		if arg == in {
 			return here
@@ -77,8 +80,18 @@ func (n node) move(t *testing.T, program, arg string) string {
 	return strings.Replace(arg, "/etc/millrace", filepath.Join(n.dir, program), 1)
 }
 
-// start starts a pod's program, and does what the kubelet does until its probes succeed.
-func (n node) start(t *testing.T, pod core.PodTemplateSpec, measures string) {
+// client returns an HTTP client of a socket.
+func (n node) client(socket string) *http.Client {
+	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, socket))
+		},
+	}}
+}
+
+// start starts a pod's program, and repeats its probes until they succeed, as the kubelet does.
+func (n node) start(t *testing.T, pod core.PodTemplateSpec, metrics string) {
 	t.Helper()
 	container := pod.Spec.Containers[0]
 	var args []string
@@ -96,18 +109,13 @@ func (n node) start(t *testing.T, pod core.PodTemplateSpec, measures string) {
 		<-ended
 		require.Zero(t, cmd.ProcessState.ExitCode(), "%s", log)
 	})
-	kubelet := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, measures))
-		},
-	}}
+	kubelet := n.client(metrics)
 	succeeds := func(probe *core.Probe) bool {
 		if probe == nil {
 			return true
 		}
 		if probe.GRPC != nil { // the kubelet asks the standard service, as this does
-			return exec.CommandContext(t.Context(), filepath.Join(n.bin, "millrace"), "health", "--target", "unix:"+filepath.Join(n.dir, measures[1:])).Run() == nil
+			return exec.CommandContext(t.Context(), filepath.Join(n.bin, "millrace"), "health", "--target", "unix:"+filepath.Join(n.dir, metrics[1:])).Run() == nil
 		}
 		in, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pod"+probe.HTTPGet.Path, http.NoBody)
 		require.NoError(t, err)
@@ -148,8 +156,9 @@ func TestTheProgramsServeAsPodsStartThem(t *testing.T) {
 	require.NoError(t, err)
 	n.write(t, string(token), "millrace-scheduler", "worker-token", "token")
 
+	n.write(t, strings.Repeat("k", 32), "millrace-gateway", "resume-key", "key")
 	client := map[string][]string{
-		"default": nil,
+		"default": nil, "gateway": nil,
 		"tls": {"--tls-ca", filepath.Join(certs, "ca.pem"), "--tls-cert", filepath.Join(certs, "gateway.pem"),
 			"--tls-key", filepath.Join(certs, "gateway-key.pem"), "--tls-server-san", "dns:scheduler", "--token-file", filepath.Join(n.dir, "web")},
 	}
@@ -160,6 +169,15 @@ func TestTheProgramsServeAsPodsStartThem(t *testing.T) {
 			n.start(t, all.scheduler.Spec.Template, "ms")
 			args := append([]string{"generate", "--target", "unix:" + filepath.Join(n.dir, "s"), "-m", "stories", "--max-tokens", "8", "Once upon a time"}, flags...)
 			require.NotEmpty(t, n.run(t, "millrace", args...))
+			if all.gateway != nil {
+				n.start(t, all.gateway.Spec.Template, "mg")
+				in, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://pod/v1/completions", strings.NewReader(`{"model":"stories","prompt":"Once","max_tokens":4}`))
+				require.NoError(t, err)
+				out, err := n.client("g").Do(in)
+				require.NoError(t, err)
+				require.NoError(t, out.Body.Close())
+				require.Equal(t, http.StatusOK, out.StatusCode)
+			}
 		})
 	}
 }

@@ -24,7 +24,8 @@ func TestHelmLintFindsNothing(t *testing.T) {
 	}
 }
 
-func TestValuesThatContradictEachOtherAreRefusedWithWhatToDo(t *testing.T) {
+func TestContradictingValuesAreRefused(t *testing.T) {
+	// Each message names the value and the change that resolves the contradiction.
 	for name, c := range map[string]struct{ set, says string }{
 		"TLS without the schedulers' secret":  {"tls.enabled=true,tls.worker.secretName=w", "tls.scheduler.secretName: name a Secret"},
 		"TLS without the workers' secret":     {"tls.enabled=true,tls.scheduler.secretName=s", "tls.worker.secretName: name a Secret"},
@@ -33,6 +34,7 @@ func TestValuesThatContradictEachOtherAreRefusedWithWhatToDo(t *testing.T) {
 		"a token in plaintext":                {"auth.workerToken.secretName=t,auth.worker.secretName=k", "need tls.enabled=true"},
 		"workers with keys and no token":      {"tls.enabled=true,tls.scheduler.secretName=s,tls.worker.secretName=w,auth.worker.secretName=k", "auth.workerToken.secretName: workers"},
 		"a token that nobody asks for":        {"tls.enabled=true,tls.scheduler.secretName=s,tls.worker.secretName=w,auth.workerToken.secretName=t", "nobody asks for the token"},
+		"gateways without a secret":           {"tls.enabled=true,tls.scheduler.secretName=s,tls.worker.secretName=w,gateway.replicas=1", "tls.gateway.secretName: name a Secret"},
 		"a monitor that is kept out":          {"serviceMonitor.enabled=true", "networkPolicy.monitoring"},
 		"an autoscaler that is kept out":      {"worker.autoscaling.by=keda", "networkPolicy.monitoring"},
 		"fewer at most than at least":         {"worker.autoscaling.minReplicas=9", "below minReplicas (9)"},
@@ -72,7 +74,7 @@ func TestValuesThatTheSchemaDoesNotKnowAreRefused(t *testing.T) {
 	}
 }
 
-// schema is what a JSON schema says of a value.
+// schema is a JSON schema of a value.
 type schema struct {
 	Properties           map[string]schema
 	AdditionalProperties any
@@ -97,10 +99,11 @@ func TestTheSchemaKnowsEveryValueAndNoMore(t *testing.T) {
 	walk("", of, values)
 }
 
-func TestNotesTellHowToCall(t *testing.T) {
+func TestNotesSayHowToCall(t *testing.T) {
 	for name, want := range map[string][]string{
 		"default": {"dns:///mill-schedulers.serving.svc:7070", "-m stories ", "Connections are plaintext"},
 		"tls":     {"--tls-ca", "--tls-cert", "--token-file"},
+		"gateway": {"http://mill-gateway.serving.svc:8080/v1"},
 		"vectors": {"-m MODEL "},
 	} {
 		templates, err := render(t, variants(t)[name])

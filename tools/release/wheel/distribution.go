@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// distribution is what a wheel says of itself.
+// distribution is the metadata of a wheel.
 type distribution struct {
 	name, version, summary, licence, python, readme string
 	requires                                        []string
@@ -24,7 +24,7 @@ type distribution struct {
 // separators are written as one underscore in names of files.
 var separators = regexp.MustCompile(`[-_.]+`)
 
-// stem is the part of names of files that tells name and version.
+// stem is the part of a file's name that has the name and the version.
 func (d *distribution) stem() string {
 	return strings.ToLower(separators.ReplaceAllString(d.name, "_")) + "-" + d.version
 }

@@ -34,7 +34,7 @@ helm.sh/chart: {{ $.Chart.Name }}-{{ $.Chart.Version }}
 {{- default (printf "%s:%s" $.Values.image.repository $tag) $own -}}
 {{- end -}}
 
-{{/* What both parts say of their pods. */}}
+{{/* What all parts say of their pods. */}}
 {{- define "millrace.pod" -}}
 {{- $ := index . 0 -}}{{- $part := index $.Values (index . 1) -}}
 automountServiceAccountToken: false
@@ -50,7 +50,7 @@ securityContext:
   runAsUser: 65532
   runAsGroup: 65532
   fsGroup: 65532
-  # A volume of models is not walked through at every start.
+  # A volume of models is not walked at every start.
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile: {type: RuntimeDefault}
 {{- range $field := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" }}
@@ -70,7 +70,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end -}}
 
-{{/* What both parts say of their container's rights. */}}
+{{/* What all parts say of their container's rights. */}}
 {{- define "millrace.rights" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -101,7 +101,9 @@ readinessProbe:
 {{- define "millrace.secrets" -}}
 {{- $ := index . 0 -}}{{- $part := index . 1 -}}
 {{- $files := list -}}
-{{- if $.Values.tls.enabled -}}
+{{- if and $.Values.tls.enabled (eq $part "gateway") -}}
+{{- $files = append $files (dict "name" "gateway-tls" "secret" $.Values.tls.gateway.secretName "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
+{{- else if $.Values.tls.enabled -}}
 {{- $files = append $files (dict "name" "tls" "secret" (index $.Values.tls $part).secretName "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
 {{- end -}}
 {{- with index $.Values.auth $part }}{{ if .secretName -}}
@@ -109,6 +111,9 @@ readinessProbe:
 {{- end }}{{ end -}}
 {{- with $.Values.auth.workerToken }}{{ if and .secretName (eq $part "scheduler") -}}
 {{- $files = append $files (dict "name" "worker-token" "secret" .secretName "keys" (list .key)) -}}
+{{- end }}{{ end -}}
+{{- with $.Values.gateway.resumeKey }}{{ if and .secretName (eq $part "gateway") -}}
+{{- $files = append $files (dict "name" "resume-key" "secret" .secretName "keys" (list .key)) -}}
 {{- end }}{{ end -}}
 {{- toYaml $files -}}
 {{- end -}}
@@ -131,6 +136,69 @@ readinessProbe:
 {{- range include "millrace.secrets" . | fromYamlArray }}
 - {name: {{ .name }}, mountPath: /etc/millrace/{{ .name }}, readOnly: true}
 {{- end }}
+{{- end -}}
+
+{{/* The container of a gateway: (list . TARGET SANS), the servers that it calls and the names that their certificates have. */}}
+{{- define "millrace.gatewayContainer" -}}
+{{- $ := index . 0 -}}{{- $g := $.Values.gateway -}}
+- name: gateway
+  image: {{ include "millrace.image" (list $ "gateway") }}
+  imagePullPolicy: {{ $.Values.image.pullPolicy }}
+  command: [millrace-gateway]
+  args:
+    - --listen=:8080
+    - --metrics-listen=:9080
+    - --target={{ index . 1 }}
+    - --drain-timeout={{ $g.drainSeconds }}s
+    - --log-level={{ $.Values.logs.level }}
+    {{- if $.Values.logs.json }}
+    - --log-json
+    {{- end }}
+    {{- with $g.origins }}
+    - --cors-origins={{ join "," . }}
+    {{- end }}
+    {{- with $g.resumeKey }}{{ if .secretName }}
+    - --resume-key-file=/etc/millrace/resume-key/{{ .key }}
+    {{- end }}{{ end }}
+    {{- if $.Values.tls.enabled }}
+    - --tls-cert=/etc/millrace/gateway-tls/tls.crt
+    - --tls-key=/etc/millrace/gateway-tls/tls.key
+    - --tls-ca=/etc/millrace/gateway-tls/ca.crt
+    - --tls-server-san={{ join "," (index . 2) }}
+    {{- if $.Values.tls.gateway.clientCertificates }}
+    - --tls-client-ca=/etc/millrace/gateway-tls/ca.crt
+    {{- end }}
+    {{- else }}
+    - --insecure
+    {{- end }}
+    {{- range $g.extraArgs }}
+    - {{ . | quote }}
+    {{- end }}
+  {{- with $g.extraEnv }}
+  env: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  ports:
+    - {name: http, containerPort: 8080}
+    - {name: http-metrics, containerPort: 9080}
+  livenessProbe:
+    httpGet: {path: /healthz, port: http-metrics}
+    periodSeconds: 10
+    timeoutSeconds: 5
+  readinessProbe:
+    httpGet: {path: /readyz, port: http-metrics}
+    periodSeconds: 5
+    timeoutSeconds: 5
+  {{- with $g.preStopSeconds }}
+  lifecycle:
+    preStop: {sleep: {seconds: {{ . }}}}
+  {{- end }}
+  {{- with $g.resources }}
+  resources: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext: {{- include "millrace.rights" $ | nindent 4 }}
+  volumeMounts:
+    - {name: tmp, mountPath: /tmp}
+    {{- include "millrace.secretMounts" (list $ "gateway") | nindent 4 }}
 {{- end -}}
 
 {{/* The series of one service of this release, as labels of PromQL. */}}
