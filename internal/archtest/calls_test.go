@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// callRule forbids naming functions of a package outside of some places.
+// callRule forbids uses of functions of a package, except in some places.
 type callRule struct {
 	of      string   // import path
 	names   []string // functions or variables of it
@@ -32,7 +32,7 @@ var callRules = map[string]callRule{
 		of: "os", names: []string{"Exit"},
 		allowed: func(p pkg, file string) bool {
 			return p.Name == "main" && file == "main.go" ||
-				// The template sandbox is a child process: it ends itself when a limit is passed.
+				// The template sandbox is a child process: it exits when a limit is exceeded.
 				p.ImportPath == module+"/gpuworker/template" ||
 				// gRPC's logger must not return from Fatal.
 				p.ImportPath == module+"/services/internal/rpc" && file == "log.go"
@@ -53,7 +53,7 @@ var callRules = map[string]callRule{
 	},
 }
 
-// uses returns the names of the rule that a file uses, with their positions.
+// uses returns the forbidden names that a file uses, with their positions.
 func (r callRule) uses(fset *token.FileSet, f *ast.File) []string {
 	local := ""
 	for _, imp := range f.Imports {
@@ -79,7 +79,7 @@ func (r callRule) uses(fset *token.FileSet, f *ast.File) []string {
 	return found
 }
 
-func TestEffectsHaveTheirPlaces(t *testing.T) {
+func TestForbiddenCalls(t *testing.T) {
 	broken := map[string][]string{}
 	for _, p := range packages(t).own() {
 		if p.generated() || forTests(p.ImportPath) {
@@ -101,7 +101,7 @@ func TestEffectsHaveTheirPlaces(t *testing.T) {
 	}
 }
 
-func TestAForbiddenCallIsFoundUnderAnyName(t *testing.T) {
+func TestCallRuleFindsRenamedImports(t *testing.T) {
 	const src = `package x
 import sys "os"
 var home = sys.Getenv("HOME")

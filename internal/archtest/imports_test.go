@@ -3,15 +3,16 @@ package archtest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// importRule forbids packages to reach others, directly or through anything they import.
+// importRule forbids packages to import others directly or indirectly.
 type importRule struct {
 	from    []string // import paths; each binds the package and everything below it
-	exactly bool     // binds the packages of from alone, not those below
+	exactly bool     // binds only the packages of from, not those below
 	forbids func(p pkg) bool
 	because string
 }
@@ -32,6 +33,18 @@ var importRules = map[string]importRule{
 	"the scheduler does not reach the worker": {
 		from: own("services/scheduler"), forbids: below(own("gpuworker", "cuda")...),
 		because: "it routes calls between machines and is built without cgo; what it knows of a worker is the contract",
+	},
+	"the gateway does not reach the worker": {
+		from: own("services/gateway"), forbids: below(own("gpuworker", "cuda")...),
+		because: "it translates HTTP to the contract and is built without cgo",
+	},
+	"the shared packages of the gateway import no dialect": {
+		from: own("services/gateway/internal/httpapi", "services/gateway/internal/target", "services/gateway/internal/strictjson", "services/gateway/internal/translate"),
+		forbids: func(p pkg) bool {
+			return within(p.ImportPath, module+"/services/gateway/internal") && !withinAny(p.ImportPath, own(
+				"services/gateway/internal/httpapi", "services/gateway/internal/target", "services/gateway/internal/strictjson", "services/gateway/internal/translate"))
+		},
+		because: "a dialect is added or removed as one folder",
 	},
 	"the worker library does not reach gRPC or the contract": {
 		from:    own("gpuworker"),
@@ -59,11 +72,11 @@ var importRules = map[string]importRule{
 		because: "it is a pure function of a snapshot and a request",
 	},
 	"placing imports the standard library only": {
-		from: own("services/scheduler/internal/place"), forbids: func(p pkg) bool { return !p.Standard },
+		from: own("services/scheduler/internal/placement"), forbids: func(p pkg) bool { return !p.Standard },
 		because: "two schedulers must choose alike from the same input, and nothing else may be one",
 	},
 	"routing has no clock, socket, file or logger": {
-		from:    own("services/scheduler/internal/route", "services/scheduler/internal/place"),
+		from:    own("services/scheduler/internal/route", "services/scheduler/internal/placement"),
 		forbids: below("net", "os/exec", "log", "testing"),
 		because: "it is a pure function of a snapshot and a request, and is tested as one",
 	},
@@ -75,8 +88,8 @@ var importRules = map[string]importRule{
 		from: own("proto"), forbids: func(p pkg) bool { return within(p.ImportPath, module) && !within(p.ImportPath, module+"/proto") },
 		because: "everyone speaks it, so it must not pull anyone in",
 	},
-	"scheduler and client link no cgo": {
-		from:    own("services/scheduler", "services/millrace"),
+	"scheduler, gateway and client link no cgo": {
+		from:    own("services/scheduler", "services/gateway", "services/millrace"),
 		forbids: func(p pkg) bool { return !p.Standard && len(p.CgoFiles) > 0 },
 		because: "they are built with CGO_ENABLED=0: one static file for any Linux",
 	},
@@ -107,7 +120,7 @@ func (r importRule) check(tr tree) []string {
 	return broken
 }
 
-func TestArrowsBetweenPackagesRunOneWay(t *testing.T) {
+func TestImportRules(t *testing.T) {
 	tr := packages(t)
 	for name, rule := range importRules {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +129,7 @@ func TestArrowsBetweenPackagesRunOneWay(t *testing.T) {
 	}
 }
 
-func TestAForbiddenArrowIsReported(t *testing.T) {
+func TestImportRuleReportsViolations(t *testing.T) {
 	tr := tree{all: map[string]pkg{}}
 	for _, p := range []pkg{
 		{ImportPath: module + "/services/scheduler/internal/relay", Deps: []string{"fmt", module + "/gpuworker/batch"}},
@@ -134,7 +147,7 @@ func TestAForbiddenArrowIsReported(t *testing.T) {
 		"the worker library does not reach gRPC or the contract": {module + "/gpuworker/batch reaches google.golang.org/grpc/codes"},
 		"the ground floor imports nothing of ours":               {module + "/gpuworker/engine reaches " + module + "/gpuworker/batch"},
 		"routing imports the standard library only":              {module + "/services/scheduler/internal/route reaches example.com/cgo"},
-		"scheduler and client link no cgo":                       {module + "/services/scheduler/internal/route reaches example.com/cgo"},
+		"scheduler, gateway and client link no cgo":              {module + "/services/scheduler/internal/route reaches example.com/cgo"},
 		"the worker library does not reach the processes":        nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,13 +169,46 @@ func TestOnlyTheBindingUsesCgo(t *testing.T) {
 }
 
 func TestNoProgramLinksTestCode(t *testing.T) {
-	for _, p := range packages(t).own() {
+	tr := packages(t)
+	for _, p := range tr.own() {
 		if p.Name != "main" {
 			continue
 		}
 		for _, dep := range p.Deps {
-			require.False(t, dep == "testing" || within(dep, "github.com/stretchr/testify") || forTests(dep),
+			require.False(t, isTestCode(dep, tr.all[dep].Standard),
 				"%s links %s, because of an import outside of _test.go files; test helpers belong in packages named ...test", p.ImportPath, dep)
 		}
 	}
+}
+
+// isTestCode reports whether a package exists for tests: the standard library's testing, testify,
+// or a package of any module whose path has an element that is named test or ends so.
+func isTestCode(importPath string, standard bool) bool {
+	switch {
+	case standard:
+		return within(importPath, "testing")
+	case within(importPath, module):
+		return forTests(importPath)
+	}
+	for element := range strings.SplitSeq(importPath, "/") {
+		if element == "testify" || strings.HasSuffix(element, "test") || element == "testing" || element == "testutil" {
+			return true
+		}
+	}
+	return false
+}
+
+func TestIsTestCodeCoversOtherModules(t *testing.T) {
+	for importPath, want := range map[string]bool{
+		"google.golang.org/grpc/test/bufconn":     true,
+		"github.com/stretchr/testify/require":     true,
+		"github.com/example/thing/thingtest":      true,
+		module + "/services/internal/rpc/rpctest": true,
+		"google.golang.org/grpc/credentials":      false,
+		module + "/services/internal/rpc":         false,
+	} {
+		require.Equal(t, want, isTestCode(importPath, false), importPath)
+	}
+	require.True(t, isTestCode("testing/fstest", true))
+	require.False(t, isTestCode("internal/synctest", true), "the runtime links it into every program")
 }

@@ -16,7 +16,8 @@ import (
 
 const module = "github.com/millrace/millrace"
 
-// pkg is what `go list` says about a package. Deps is transitive and leaves out what only tests import.
+// pkg is the output of `go list` for a package. Deps is transitive and omits what only tests
+// import.
 type pkg struct {
 	ImportPath   string
 	Name         string
@@ -31,10 +32,10 @@ type pkg struct {
 	XTestGoFiles []string
 }
 
-// generated reports whether the package is written by buf and by nobody else.
+// generated reports whether buf writes the package.
 func (p pkg) generated() bool { return within(p.ImportPath, module+"/proto/gen") }
 
-// tree is the module's packages and everything they are built from.
+// tree holds the module's packages and all their dependencies.
 type tree struct {
 	root string // directory of go.mod
 	all  map[string]pkg
@@ -68,7 +69,7 @@ func load() (tree, error) {
 		return tree{}, err
 	}
 	tr := tree{root: strings.TrimSpace(string(root)), all: map[string]pkg{}}
-	// -e: a package that does not compile is for the compiler to report.
+	// -e: the compiler reports packages that do not compile
 	out, err := output("go", "list", "-e", "-deps",
 		"-json=ImportPath,Name,Dir,Standard,DepOnly,Imports,Deps,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles", module+"/...")
 	if err != nil {
@@ -111,7 +112,7 @@ func withinAny(importPath string, roots []string) bool {
 	return false
 }
 
-// forTests reports whether a package exists for tests alone: its name ends in "test".
+// forTests reports whether a package exists for tests only: its name ends in "test".
 func forTests(importPath string) bool {
 	for dir := importPath; within(dir, module) && dir != module; dir = path.Dir(dir) {
 		if base := path.Base(dir); strings.HasSuffix(base, "test") || base == "e2e" {

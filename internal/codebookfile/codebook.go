@@ -1,15 +1,18 @@
 package codebookfile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
+
+	"lukechampine.com/blake3"
 
 	"github.com/millrace/millrace/internal/safetensors"
 	"github.com/millrace/millrace/internal/vectorfile"
 )
 
-// What the metadata's texts may be.
+// The texts of the metadata.
 const (
 	Flat    = "FLAT"
 	Product = "PRODUCT"
@@ -29,10 +32,10 @@ const (
 	MaxValues = 1<<31 - 1
 )
 
-// ErrCodebook means that a file is well formed and no codebook, or that a codebook cannot be written.
+// ErrCodebook means that a file is well formed but not a codebook, or a codebook cannot be written.
 var ErrCodebook = errors.New("not a valid codebook")
 
-// Codebook is what a file says of its codewords.
+// Codebook has the metadata of a file's codewords.
 type Codebook struct {
 	Kind         string // Flat or Product
 	Metric       string // L2, InnerProduct or Cosine; Product: L2
@@ -42,14 +45,14 @@ type Codebook struct {
 	CodewordType safetensors.Type
 	Digest       [32]byte // BLAKE3 of the codewords' bytes
 
-	// How it was trained; all of it is zero where that is not known.
+	// How it was trained; all zero if that is not known.
 	ElementType vectorfile.ElementType // of the rows that it was trained on
 	Algorithm   string                 // Lloyd or Annealed
 	Seed        uint64
 	Numerics    string // not empty
 }
 
-// trained says whether it is known how the codebook was trained.
+// trained reports whether it is known how the codebook was trained.
 func (c Codebook) trained() bool {
 	return c.ElementType != 0 || c.Algorithm != "" || c.Seed != 0 || c.Numerics != ""
 }
@@ -59,7 +62,7 @@ func (c Codebook) Bytes() int64 {
 	return int64(c.Codewords) * int64(c.Dimension) * c.CodewordType.Size()
 }
 
-// Check says what of a codebook is out of its range.
+// Check returns an error for the first field that is out of range.
 func (c Codebook) Check() error {
 	bad := func(format string, args ...any) error { return fmt.Errorf(format+": %w", append(args, ErrCodebook)...) }
 	switch {
@@ -68,7 +71,7 @@ func (c Codebook) Check() error {
 	case !slices.Contains([]string{L2, InnerProduct, Cosine}, c.Metric):
 		return bad("metric is %q, want %s, %s or %s", c.Metric, L2, InnerProduct, Cosine)
 	case c.Kind == Product && c.Metric != L2:
-		return bad("metric is %s, and a %s codebook knows %s alone", c.Metric, Product, L2)
+		return bad("metric is %s, and a %s codebook supports %s only", c.Metric, Product, L2)
 	case c.Dimension < 1 || c.Dimension > vectorfile.MaxDimension:
 		return bad("dimension is %d, want 1 to %d", c.Dimension, vectorfile.MaxDimension)
 	case c.Codewords < 1 || c.Codewords > MaxCodewords:
@@ -100,4 +103,26 @@ func (c Codebook) shape() []int64 {
 		return shape[1:]
 	}
 	return shape
+}
+
+// digestMark begins the bytes that a public digest covers.
+const digestMark = "millrace codebook digest v1\x00"
+
+// The numbers for texts and types in a public digest: those of engine.h.
+var (
+	kinds   = map[string]uint32{Flat: 0, Product: 1}
+	metrics = map[string]uint32{L2: 0, InnerProduct: 1, Cosine: 2}
+	types   = map[safetensors.Type]uint32{safetensors.F32: 0, safetensors.F16: 1, safetensors.BF16: 2}
+)
+
+// PublicDigest returns the digest that workers use: it covers the shape and the metric, too. c must
+// pass Check.
+func (c Codebook) PublicDigest() [32]byte {
+	b := []byte(digestMark)
+	for _, n := range []uint32{
+		kinds[c.Kind], metrics[c.Metric], uint32(c.Dimension), uint32(c.Codewords), uint32(c.Subspaces), types[c.CodewordType],
+	} {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	return blake3.Sum256(append(b, c.Digest[:]...))
 }

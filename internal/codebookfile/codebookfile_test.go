@@ -3,7 +3,6 @@ package codebookfile_test
 import (
 	"bytes"
 	"encoding/hex"
-	"flag"
 	"fmt"
 	"io/fs"
 	"math"
@@ -17,11 +16,10 @@ import (
 	"lukechampine.com/blake3"
 
 	"github.com/millrace/millrace/internal/codebookfile"
+	"github.com/millrace/millrace/internal/repotest"
 	"github.com/millrace/millrace/internal/safetensors"
 	"github.com/millrace/millrace/internal/vectorfile"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 // example is a codebook with codewords for it.
 func example(change func(*codebookfile.Codebook)) (codebookfile.Codebook, []byte) {
@@ -113,7 +111,7 @@ func TestTheBytesOfACodebookStayTheSame(t *testing.T) {
 	c, codewords := example(nil)
 	got := written(t, c, codewords, codebookfile.History{Energies: []float64{3, 2}, Loads: []int64{1, 2, 3, 4, 5, 0, 7, 8}})
 	path := filepath.Join("testdata", "product.safetensors")
-	if *update {
+	if *repotest.Update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, got, 0o644))
 	}
@@ -141,8 +139,8 @@ func TestWhatIsNoCodebookIsRefusedByName(t *testing.T) {
 		return source{Name: name, Type: e, Shape: shape, Data: bytes.NewReader(make([]byte, n))}
 	}
 	for name, tc := range map[string]struct {
-		set  map[string]string // "-" takes the key away
-		with []source          // beside the codewords, or instead of them
+		set  map[string]string // "-" deletes the key
+		with []source          // besides the codewords, or instead of them
 		says string
 	}{
 		"another format":            {set: map[string]string{"format": "pt"}, says: `format is "pt"`},
@@ -152,7 +150,7 @@ func TestWhatIsNoCodebookIsRefusedByName(t *testing.T) {
 		"empty numerics":            {set: map[string]string{"numerics": ""}, says: "numerics is empty"},
 		"kind in small letters":     {set: map[string]string{"kind": "product"}, says: `kind is "product", want FLAT or PRODUCT`},
 		"an unknown metric":         {set: map[string]string{"metric": "L1"}, says: `metric is "L1"`},
-		"a product of cosines":      {set: map[string]string{"metric": "COSINE"}, says: "PRODUCT codebook knows L2 alone"},
+		"a product of cosines":      {set: map[string]string{"metric": "COSINE"}, says: "PRODUCT codebook supports L2 only"},
 		"an unknown algorithm":      {set: map[string]string{"algorithm": ""}, says: `algorithm is ""`},
 		"dimension 0":               {set: map[string]string{"dimension": "0"}, says: "dimension is 0"},
 		"one dimension too many":    {set: map[string]string{"dimension": "65537"}, says: "dimension is 65537"},
@@ -268,7 +266,8 @@ func TestWhatIsNoFileIsRefusedWithItsPath(t *testing.T) {
 	}
 }
 
-// FuzzParse asks that whatever is taken for a codebook is one, and is the same after it was written and read again.
+// FuzzParse checks that every accepted file is a codebook, and stays the same when it is written
+// and read again.
 func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := parse(data)
@@ -299,7 +298,7 @@ func TestTheSeedCorpusIsTheGoldenFile(t *testing.T) {
 	require.NoError(t, err)
 	path := filepath.Join("testdata", "fuzz", "FuzzParse", "product")
 	want := fmt.Sprintf("go test fuzz v1\n[]byte(%q)\n", data)
-	if *update {
+	if *repotest.Update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 	}

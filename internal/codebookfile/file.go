@@ -29,7 +29,7 @@ type File struct {
 
 // Open opens a codebook's file, until Close. Errors begin with the path.
 func Open(path string) (*File, error) {
-	// Asked before it is opened: opening a pipe waits for who writes it.
+	// Check it before opening it: opening a pipe waits for its writer.
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Parse reads a codebook's file of size bytes but for its tensors. Refusals match ErrCodebook, or are those of safetensors.
+// Parse reads a codebook's file of size bytes except its tensors. Errors match ErrCodebook, or are
+// those of safetensors.
 func Parse(file io.ReaderAt, size int64) (*File, error) {
 	s, err := safetensors.Parse(file, size)
 	if err != nil {
@@ -93,13 +94,14 @@ func (f *File) Close() error {
 	return f.closer.Close()
 }
 
-// Data returns the bytes of all codewords, Bytes of them, read as they are asked for.
+// Data returns a reader of all codewords, Bytes of them. It reads them on demand.
 func (f *File) Data() *io.SectionReader {
 	t, _ := f.file.Tensor(codewordsName)
 	return f.file.Data(t)
 }
 
-// Verify reads the codewords and compares their digest with the metadata's. What differs matches ErrCodebook.
+// Verify reads the codewords and compares their digest with the metadata's. A difference matches
+// ErrCodebook.
 func (f *File) Verify() error {
 	h := blake3.New(32, nil)
 	if _, err := io.Copy(h, f.Data()); err != nil {
@@ -110,7 +112,7 @@ func (f *File) Verify() error {
 
 func (c Codebook) match(got [32]byte) error {
 	if got != c.Digest {
-		return fmt.Errorf("the codewords have digest %x, announced is %x: they were damaged on the way, get the codebook anew: %w", got, c.Digest, ErrCodebook)
+		return fmt.Errorf("the codewords have digest %x, announced is %x: they are damaged, get the codebook again: %w", got, c.Digest, ErrCodebook)
 	}
 	return nil
 }
@@ -121,7 +123,8 @@ func (f *File) Energies() ([]float64, error) { return values[float64](f.file, en
 // Loads returns how many rows each codeword has, (subspaces, codewords); nil if the file has none.
 func (f *File) Loads() ([]int64, error) { return values[int64](f.file, loadsName) }
 
-// Variances returns the variance of each codeword's rows, (subspaces, codewords); nil if the file has none.
+// Variances returns the variance of each codeword's rows, (subspaces, codewords); nil if the file
+// has none.
 func (f *File) Variances() ([]float64, error) { return values[float64](f.file, variancesName) }
 
 func values[T float64 | int64](file *safetensors.File, name string) ([]T, error) {

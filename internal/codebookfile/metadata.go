@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/internal/vectorfile"
 )
@@ -29,7 +30,7 @@ func (c Codebook) metadata() map[string]string {
 	return texts
 }
 
-// trainedKeys are there together or not at all.
+// trainedKeys are all present or all absent.
 var trainedKeys = []string{"element_type", "algorithm", "seed", "numerics"}
 
 // fromMetadata is the inverse of metadata. Ranges are for Check.
@@ -53,7 +54,7 @@ func fromMetadata(metadata map[string]string) (Codebook, error) {
 	return c, r.err
 }
 
-// texts reads texts and keeps the first error.
+// texts reads texts and stores the first error.
 type texts struct {
 	by  map[string]string
 	err error
@@ -75,7 +76,7 @@ func (r *texts) text(key string) string {
 func (r *texts) number(key string, bits int) uint64 {
 	text := r.text(key)
 	n, err := strconv.ParseUint(text, 10, bits)
-	// One text for one number: no signs, no zeros in front.
+	// One text for one number: no signs, no leading zeros.
 	if err != nil || strconv.FormatUint(n, 10) != text {
 		r.refuse(key, fmt.Sprintf("a number below 2^%d in digits", bits))
 		return 0
@@ -102,4 +103,19 @@ func (r *texts) digest(key string) (d [32]byte) {
 		return d
 	}
 	return [32]byte(b)
+}
+
+// trainingPrefix begins the keys of the texts about the training.
+const trainingPrefix = "training."
+
+// Training returns the texts about the rows and parameters of the training, by name. The caller
+// owns the map.
+func (f *File) Training() map[string]string {
+	out := map[string]string{}
+	for key, text := range f.file.Metadata() {
+		if name, ok := strings.CutPrefix(key, trainingPrefix); ok {
+			out[name] = text
+		}
+	}
+	return out
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/codebookfile"
 )
 
-func TestWhatIsToldOfATrainingComesBack(t *testing.T) {
+func TestTrainingMetadataRoundTrip(t *testing.T) {
 	c, codewords := example(nil)
 	want := map[string]string{"rows": "1000", "max_iterations": "25", "": "no name"}
 	f, err := parse(written(t, c, codewords, codebookfile.History{Training: want}))

@@ -12,18 +12,19 @@ import (
 	"github.com/millrace/millrace/internal/safetensors"
 )
 
-// History tells how a codebook came about. A nil field is not written.
+// History is how a codebook was trained. A nil field is not written.
 type History struct {
 	Energies []float64 // of each round
 	Loads    []int64   // rows of each codeword, (subspaces, codewords)
-	// Variances are the mean distances of these rows from each codeword, likewise: with L2 squared ones, 0 without rows.
+	// Variances are the mean distances of these rows from each codeword, squared for L2, 0 without
+	// rows.
 	Variances []float64
-	// Training are further texts, by name: which rows and parameters made it.
+	// Training has further texts, by name: rows and parameters of the training.
 	Training map[string]string
 }
 
-// Write writes a codebook's file. codewords gives c.Bytes() bytes with the digest of c. After an error the file is unusable. w is
-// not closed.
+// Write writes a codebook's file. codewords must give c.Bytes() bytes with the digest of c. After
+// an error the file is unusable. w is not closed.
 func Write(w io.Writer, c Codebook, codewords io.Reader, history History) error {
 	if err := c.Check(); err != nil {
 		return err

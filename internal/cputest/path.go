@@ -4,11 +4,12 @@ import "os"
 
 const variable = "MILLRACE_TEST_CPU_PATH"
 
-// Path returns the path that tests are forced onto, as native.Options.Path takes it; empty = the best. One that is unknown
-// or that this processor lacks is refused by the engine, so that no test passes on another.
+// Path returns the forced path for native.Options.Path, or "" for the best. The engine refuses a
+// path that is unknown or that this processor lacks, so no test passes on another one by accident.
 func Path() string { return os.Getenv(variable) }
 
-// Flags returns what makes a worker or millrace-bench use that path. They do not matter to a device without paths.
+// Flags returns the flags with which a worker or millrace-bench uses that path. Devices without
+// paths ignore them.
 func Flags() []string {
 	if path := Path(); path != "" {
 		return []string{"--cpu-path", path}

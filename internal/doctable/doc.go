@@ -1,3 +1,3 @@
-// Package doctable keeps tables of docs/ true: a test gives the rows that the program knows, and the page must have them, to the
-// letter. The flag -update of the test writes them.
+// Package doctable compares tables in docs/ with the rows that the code produces. A test passes the
+// rows, and the page must contain them exactly. With -update the test writes them.
 package doctable

@@ -4,10 +4,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FlagColumns head a table of Flags.
-var FlagColumns = []string{"flag", "default", "what it is"}
+// FlagColumns are the columns of a table of Flags.
+var FlagColumns = []string{"flag", "default", "meaning"}
 
-// Flags are the rows of a table of flags, in the order of their names.
+// Flags returns the rows of a table of flags, by name.
 func Flags(set *pflag.FlagSet) (rows [][]string) {
 	set.VisitAll(func(f *pflag.Flag) {
 		kind, usage := pflag.UnquoteUsage(f)

@@ -8,8 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/internal/modeltest"
-	"github.com/millrace/millrace/internal/updating"
+	"github.com/millrace/millrace/internal/repotest"
 )
 
 // Table is the first table with Columns under the heading "## Heading" of docs/Page.
@@ -18,21 +17,21 @@ type Table struct {
 	Columns       []string
 }
 
-// Root is the repository's folder.
+// Root returns the root of the repository.
 func Root() string {
-	return modeltest.Path("")
+	return repotest.Path("")
 }
 
 func (tb Table) path() string { return filepath.Join(Root(), "docs", tb.Page) }
 
-// head is how the table begins.
+// head returns the first two lines of the table.
 func (tb Table) head() string {
 	return row(tb.Columns) + row(strings.Split(strings.Repeat("--- ", len(tb.Columns)-1)+"---", " "))
 }
 
 func row(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
 
-// split is the page before the table, the table, and the page behind it.
+// split returns the page before the table, the table, and the page after it.
 func (tb Table) split(t testing.TB) (before, table, behind string) {
 	t.Helper()
 	raw, err := os.ReadFile(tb.path())
@@ -49,7 +48,7 @@ func (tb Table) split(t testing.TB) (before, table, behind string) {
 	return before, table, behind
 }
 
-// Rows are the cells of the table, without its head.
+// Rows returns the cells of the table without its head.
 func (tb Table) Rows(t testing.TB) (rows [][]string) {
 	t.Helper()
 	_, table, _ := tb.split(t)
@@ -60,7 +59,7 @@ func (tb Table) Rows(t testing.TB) (rows [][]string) {
 	return rows
 }
 
-// Compare fails unless the table has just these rows, in their order; with -update it writes them.
+// Compare fails unless the table has exactly these rows in this order. With -update it writes them.
 func (tb Table) Compare(t testing.TB, rows [][]string) {
 	t.Helper()
 	want := tb.head()
@@ -72,7 +71,7 @@ func (tb Table) Compare(t testing.TB, rows [][]string) {
 		want += row(cells)
 	}
 	before, is, behind := tb.split(t)
-	if *updating.Wanted {
+	if *repotest.Update {
 		require.NoError(t, os.WriteFile(tb.path(), []byte(before+want+behind), 0o600))
 		return
 	}

@@ -1,12 +1,21 @@
-// Package fairqueue orders what waits: by priority, then so that tenants share alike, then by age.
+// Package fairqueue orders waiting items by priority, then by fair share among tenants, then by
+// age.
 //
-// Next shows who is to be served and Remove takes it out; Charge says what serving it costs, in tokens, all at once or little by
-// little while it is being served, and Refund what of that it did not cost after all. Who takes out several in one go charges each before it looks for the next, or one tenant gets
-// them all: what is not charged yet is not known.
+// The tenants of one priority are served by start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM
+// 1996): each has a virtual time that grows with the tokens it was charged, and the one with the
+// least comes first. A tenant that was idle starts at the present virtual time of its priority, so
+// unused share does not accumulate.
 //
-// Among the tenants of one priority the one that was charged least comes first: start-time fair queuing, with a virtual time for
-// each priority. Who comes back from doing nothing begins at the present virtual time: what was not used is not saved up. What a
-// queue remembers is bounded by who waits and who was charged lately.
+//	Push -> [priority 5: tenant a | tenant b] -> Next, Remove -> Charge (and Refund)
+//	        [priority 0: tenant a | tenant c]
 //
-// A Queue is pure: no clock, no goroutine, no random number, so that the same calls give the same order. One goroutine owns it.
+// Next returns the item to serve and Remove removes it. Charge records its cost in tokens, at once
+// or in parts while it is served, and Refund returns an excess charge. A caller that removes
+// several items in a row must charge each before it calls Next again, or one tenant gets them all.
+//
+// Memory is bounded: tenants without waiting items are forgotten when their virtual time no longer
+// differs from a new tenant's, and beyond a bound those charged longest ago.
+//
+// A Queue has no clock, goroutine or random number, so the same calls give the same order. It is
+// not safe for concurrent use.
 package fairqueue

@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// Class is where an item stands.
-type Class struct {
+// Flow is the pair by which items are queued and charged.
+type Flow struct {
 	Priority int32  // higher is served first
-	Tenant   string // whose share serving it uses; the empty name is a tenant like others
+	Tenant   string // whose share is used; "" is a tenant like others
 }
 
-// entry is one item that waits.
+// entry is a waiting item.
 type entry[T comparable] struct {
 	item  T
-	class Class
+	flow  Flow
 	age   uint64
-	order uint64 // of arrival in this queue: it tells items of one age apart
+	order uint64 // order of arrival, for items of equal age
 }
 
-// Queue holds items that wait. The zero value is empty and ready. An item is in it once.
+// Queue holds waiting items. The zero value is empty and ready. An item is in it at most once.
 //
-// Lists are sorted slices, found in by halving: an operation costs O(log n) comparisons, and moves at most the pointers of one
-// tenant's items or of one priority's tenants. Taking the oldest item of a tenant moves none of its others.
+// Lists are sorted slices with binary search. An operation costs O(log n) comparisons, and moves at
+// most the pointers of one tenant's items or of one priority's tenants. Removing the oldest item of
+// a tenant moves none of its others.
 type Queue[T comparable] struct {
 	items   map[T]*entry[T]
 	levels  []*level[T] // by priority, the highest first
@@ -32,59 +33,60 @@ type Queue[T comparable] struct {
 	idle    int // tenants in the idle lists of all levels
 }
 
-// Len is how many items wait.
+// Len returns the number of waiting items.
 func (q *Queue[T]) Len() int { return len(q.items) }
 
-// Push takes an item in. The lower its age, a number that grows with the time of arrival, the older it is. It returns false, and
-// has changed nothing, if the item waits already.
-func (q *Queue[T]) Push(item T, class Class, age uint64) bool {
-	if _, there := q.items[item]; there {
+// Push adds an item. age grows with the time of arrival, so a lower age is older. Push returns
+// false, and changes nothing, if the item is in the queue.
+func (q *Queue[T]) Push(item T, flow Flow, age uint64) bool {
+	if _, ok := q.items[item]; ok {
 		return false
 	}
 	if q.items == nil {
 		q.items = map[T]*entry[T]{}
 	}
 	q.orders++
-	e := &entry[T]{item: item, class: class, age: age, order: q.orders}
+	e := &entry[T]{item: item, flow: flow, age: age, order: q.orders}
 	q.items[item] = e
-	l := q.level(class.Priority)
-	t := l.tenants[class.Tenant]
+	l := q.level(flow.Priority)
+	t := l.tenants[flow.Tenant]
 	switch {
 	case t == nil:
-		t = l.newcomer(class.Tenant)
+		t = l.addTenant(flow.Tenant)
 	default:
-		q.unlist(l, t)
+		q.unlink(l, t)
 	}
-	at, _ := slices.BinarySearchFunc(t.entries, e, older)
-	t.entries = slices.Insert(t.entries, at, e)
-	q.list(l, t)
+	i, _ := slices.BinarySearchFunc(t.entries, e, older)
+	t.entries = slices.Insert(t.entries, i, e)
+	q.link(l, t)
 	return true
 }
 
-// Remove takes an item out, because it is going to be served or has gone away; false means that it is not there. Its tenant keeps
-// what it was charged.
+// Remove removes an item that is served or cancelled. It returns false if the item is not in the
+// queue. Its tenant keeps its charges.
 func (q *Queue[T]) Remove(item T) bool {
-	e, there := q.items[item]
-	if !there {
+	e, ok := q.items[item]
+	if !ok {
 		return false
 	}
 	delete(q.items, item)
-	l := q.level(e.class.Priority)
-	t := l.tenants[e.class.Tenant]
-	q.unlist(l, t)
-	l.now = max(l.now, t.virtual)
-	if at, _ := slices.BinarySearchFunc(t.entries, e, older); at == 0 {
+	l := q.level(e.flow.Priority)
+	t := l.tenants[e.flow.Tenant]
+	q.unlink(l, t)
+	l.lastServed = max(l.lastServed, t.virtual)
+	if i, _ := slices.BinarySearchFunc(t.entries, e, older); i == 0 {
 		t.entries[0] = nil
 		t.entries = t.entries[1:]
 	} else {
-		t.entries = slices.Delete(t.entries, at, at+1)
+		t.entries = slices.Delete(t.entries, i, i+1)
 	}
-	q.list(l, t)
+	q.link(l, t)
 	q.forget(l)
 	return true
 }
 
-// Next is the first item in order for which skip is false; nil skips none. It stays where it is.
+// Next returns the first item for which skip is false. A nil skip skips none. The item stays in the
+// queue.
 func (q *Queue[T]) Next(skip func(T) bool) (item T, found bool) {
 	for x := range q.Each {
 		if skip == nil || !skip(x) {
@@ -94,8 +96,9 @@ func (q *Queue[T]) Next(skip func(T) bool) (item T, found bool) {
 	return item, false
 }
 
-// Each yields the items in the order in which Next would take them if nobody were charged: by priority, then tenant after tenant,
-// the one charged least first, then by age. The queue is not changed meanwhile.
+// Each yields the items in the order in which Next would return them without charges: by priority,
+// then tenant by tenant in order of virtual time, then by age. The queue must not change during the
+// iteration.
 func (q *Queue[T]) Each(yield func(T) bool) {
 	for _, l := range q.levels {
 		for _, t := range l.waiting {
@@ -108,7 +111,7 @@ func (q *Queue[T]) Each(yield func(T) bool) {
 	}
 }
 
-// Oldest is the item of the lowest age, whatever its priority.
+// Oldest returns the item of the lowest age at any priority.
 func (q *Queue[T]) Oldest() (item T, found bool) {
 	var oldest *entry[T]
 	for _, l := range q.levels {
@@ -124,56 +127,57 @@ func (q *Queue[T]) Oldest() (item T, found bool) {
 	return oldest.item, true
 }
 
-// Charge adds tokens to what a tenant has used of the machine at a priority, whether it has items waiting or not. Where nobody
-// waits at that priority, nobody had less for it, and nothing is held against the tenant.
-func (q *Queue[T]) Charge(class Class, tokens int) {
+// Charge adds tokens to the virtual time of a tenant at a priority, whether or not it has waiting
+// items. If nothing waits at that priority, the level's virtual time follows, so the charge does
+// not count against the tenant later.
+func (q *Queue[T]) Charge(flow Flow, tokens int) {
 	if tokens <= 0 {
 		return
 	}
-	l := q.level(class.Priority)
-	t := l.tenants[class.Tenant]
+	l := q.level(flow.Priority)
+	t := l.tenants[flow.Tenant]
 	if t == nil {
-		t = l.newcomer(class.Tenant)
+		t = l.addTenant(flow.Tenant)
 	} else {
-		q.unlist(l, t)
+		q.unlink(l, t)
 	}
 	q.charges++
 	t.charged = q.charges
-	t.virtual = min(t.virtual+min(int64(tokens), mostCharge), mostVirtual)
-	q.list(l, t)
+	t.virtual = min(t.virtual+min(int64(tokens), maxCharge), maxVirtual)
+	q.link(l, t)
 	if len(l.waiting) == 0 {
-		l.now = max(l.now, t.virtual)
+		l.lastServed = max(l.lastServed, t.virtual)
 	}
-	l.shift()
+	l.rebase()
 	q.forget(l)
 }
 
-// Refund takes back tokens that a tenant was charged and did not use, as far as that leaves it at the present: what was not used is not
-// saved up. To a tenant that is not remembered nothing is owed.
-func (q *Queue[T]) Refund(class Class, tokens int) {
-	at, found := slices.BinarySearchFunc(q.levels, class.Priority, byPriority[T])
+// Refund subtracts tokens that a tenant was charged and did not use, down to the level's virtual
+// time, because unused share does not accumulate. It does nothing for a tenant that is forgotten.
+func (q *Queue[T]) Refund(flow Flow, tokens int) {
+	i, found := slices.BinarySearchFunc(q.levels, flow.Priority, byPriority[T])
 	if tokens <= 0 || !found {
 		return
 	}
-	l := q.levels[at]
-	t := l.tenants[class.Tenant]
+	l := q.levels[i]
+	t := l.tenants[flow.Tenant]
 	if t == nil {
 		return
 	}
-	least := l.present()
-	q.unlist(l, t)
-	t.virtual = max(t.virtual-min(int64(tokens), mostCharge), least)
-	q.list(l, t)
+	minimum := l.virtualTime()
+	q.unlink(l, t)
+	t.virtual = max(t.virtual-min(int64(tokens), maxCharge), minimum)
+	q.link(l, t)
 	q.forget(l)
 }
 
-// level is that of a priority, made if there is none.
+// level returns the level of a priority. It adds one if none exists.
 func (q *Queue[T]) level(priority int32) *level[T] {
-	at, found := slices.BinarySearchFunc(q.levels, priority, byPriority[T])
+	i, found := slices.BinarySearchFunc(q.levels, priority, byPriority[T])
 	if !found {
-		q.levels = slices.Insert(q.levels, at, &level[T]{priority: priority, tenants: map[string]*tenant[T]{}})
+		q.levels = slices.Insert(q.levels, i, &level[T]{priority: priority, tenants: map[string]*tenant[T]{}})
 	}
-	return q.levels[at]
+	return q.levels[i]
 }
 
 // byPriority orders levels, the highest priority first.

@@ -9,83 +9,83 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stupid does what a Queue does with one list and full scans. It never forgets.
-type stupid struct {
+// naive does what Queue does with one list and full scans. It never forgets.
+type naive struct {
 	items  []stupidItem
-	shares map[Class]int64
+	shares map[Flow]int64
 	nows   map[int32]int64
 }
 
 type stupidItem struct {
-	item  int
-	class Class
-	age   uint64
+	item int
+	flow Flow
+	age  uint64
 }
 
-// virtual is where a tenant stands: who has used less than the present is at the present.
-func (s *stupid) virtual(c Class) int64 { return max(s.shares[c], s.present(c.Priority)) }
+// virtual returns a tenant's virtual time, which is at least the level's.
+func (s *naive) virtual(c Flow) int64 { return max(s.shares[c], s.present(c.Priority)) }
 
-func (s *stupid) present(priority int32) int64 {
+func (s *naive) present(priority int32) int64 {
 	at, waits := s.nows[priority], false
-	least := int64(0)
+	minimum := int64(0)
 	for _, x := range s.items {
-		if x.class.Priority == priority && (!waits || s.shares[x.class] < least) {
-			least, waits = s.shares[x.class], true
+		if x.flow.Priority == priority && (!waits || s.shares[x.flow] < minimum) {
+			minimum, waits = s.shares[x.flow], true
 		}
 	}
 	if waits {
-		return min(at, least)
+		return min(at, minimum)
 	}
 	return at
 }
 
-func (s *stupid) push(item int, class Class, age uint64) {
-	s.shares[class] = s.virtual(class)
-	s.items = append(s.items, stupidItem{item, class, age})
+func (s *naive) push(item int, flow Flow, age uint64) {
+	s.shares[flow] = s.virtual(flow)
+	s.items = append(s.items, stupidItem{item, flow, age})
 }
 
-func (s *stupid) remove(at int) {
-	c := s.items[at].class
+func (s *naive) remove(i int) {
+	c := s.items[i].flow
 	s.nows[c.Priority] = max(s.nows[c.Priority], s.shares[c])
-	s.items = slices.Delete(s.items, at, at+1)
+	s.items = slices.Delete(s.items, i, i+1)
 }
 
-func (s *stupid) charge(class Class, tokens int) {
-	began := s.virtual(class)
-	s.shares[class] = began + int64(tokens)
-	if !slices.ContainsFunc(s.items, func(x stupidItem) bool { return x.class.Priority == class.Priority }) {
-		s.nows[class.Priority] = max(s.nows[class.Priority], s.shares[class])
+func (s *naive) charge(flow Flow, tokens int) {
+	began := s.virtual(flow)
+	s.shares[flow] = began + int64(tokens)
+	if !slices.ContainsFunc(s.items, func(x stupidItem) bool { return x.flow.Priority == flow.Priority }) {
+		s.nows[flow.Priority] = max(s.nows[flow.Priority], s.shares[flow])
 	}
 }
 
-func (s *stupid) refund(class Class, tokens int) {
-	if least := s.present(class.Priority); s.shares[class] > least {
-		s.shares[class] = max(s.shares[class]-int64(tokens), least)
+func (s *naive) refund(flow Flow, tokens int) {
+	if minimum := s.present(flow.Priority); s.shares[flow] > minimum {
+		s.shares[flow] = max(s.shares[flow]-int64(tokens), minimum)
 	}
 }
 
-func (s *stupid) oldestOf(class Class) int {
+func (s *naive) oldestOf(flow Flow) int {
 	oldest := -1
 	for i, x := range s.items {
-		if x.class == class && (oldest < 0 || x.age < s.items[oldest].age) {
+		if x.flow == flow && (oldest < 0 || x.age < s.items[oldest].age) {
 			oldest = i
 		}
 	}
 	return oldest
 }
 
-func (s *stupid) order() []int {
+func (s *naive) order() []int {
 	at := make([]int, len(s.items))
 	for i := range at {
 		at[i] = i
 	}
 	slices.SortStableFunc(at, func(i, j int) int {
 		a, b := s.items[i], s.items[j]
-		if a.class == b.class {
+		if a.flow == b.flow {
 			return cmp.Or(cmp.Compare(a.age, b.age), cmp.Compare(i, j))
 		}
-		oldA, oldB := s.oldestOf(a.class), s.oldestOf(b.class)
-		return cmp.Or(cmp.Compare(b.class.Priority, a.class.Priority), cmp.Compare(s.shares[a.class], s.shares[b.class]),
+		oldA, oldB := s.oldestOf(a.flow), s.oldestOf(b.flow)
+		return cmp.Or(cmp.Compare(b.flow.Priority, a.flow.Priority), cmp.Compare(s.shares[a.flow], s.shares[b.flow]),
 			cmp.Compare(s.items[oldA].age, s.items[oldB].age), cmp.Compare(oldA, oldB))
 	})
 	var order []int
@@ -95,16 +95,16 @@ func (s *stupid) order() []int {
 	return order
 }
 
-func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
+func TestQueueAgreesWithNaiveImplementation(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		var q Queue[int]
-		s := &stupid{shares: map[Class]int64{}, nows: map[int32]int64{}}
-		class := func() Class { return Class{int32(rng.IntN(3) - 1), []string{"", "a", "b", "c", "d"}[rng.IntN(5)]} }
+		s := &naive{shares: map[Flow]int64{}, nows: map[int32]int64{}}
+		flow := func() Flow { return Flow{int32(rng.IntN(3) - 1), []string{"", "a", "b", "c", "d"}[rng.IntN(5)]} }
 		for i := range 400 {
 			switch op := rng.IntN(12); {
 			case op < 3 && len(s.items) < 24:
-				c, age := class(), uint64(rng.IntN(200))
+				c, age := flow(), uint64(rng.IntN(200))
 				require.True(t, q.Push(i, c, age))
 				s.push(i, c, age)
 			case op < 6 && len(s.items) > 0:
@@ -117,11 +117,11 @@ func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
 				require.True(t, q.Remove(s.items[at].item))
 				s.remove(at)
 			case op < 8:
-				c, tokens := class(), rng.IntN(60)
+				c, tokens := flow(), rng.IntN(60)
 				q.Refund(c, tokens)
 				s.refund(c, tokens)
 			default:
-				c, tokens := class(), 1+rng.IntN(50)
+				c, tokens := flow(), 1+rng.IntN(50)
 				q.Charge(c, tokens)
 				s.charge(c, tokens)
 			}

@@ -13,13 +13,14 @@ import (
 	"github.com/millrace/millrace/internal/scripttest"
 )
 
-// A script is lines of commands; the line after one, "-> ...", is the order after it, and -update rewrites it. An item's class is
-// PRIORITY/TENANT, and its age grows with every push.
+// TestScripts runs scripts of commands, one a line. The line after a command, "-> ...", is the
+// resulting order, which -update rewrites. An item's flow is PRIORITY/TENANT, and its age grows
+// with every push.
 //
-//	push ITEM CLASS [age=N]
-//	serve TOKENS: the next item is taken out and its class charged
-//	charge CLASS TOKENS
-//	refund CLASS TOKENS
+//	push ITEM FLOW [age=N]
+//	serve TOKENS: remove the next item and charge its flow
+//	charge FLOW TOKENS
+//	refund FLOW TOKENS
 //	remove ITEM
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, play)
@@ -28,7 +29,7 @@ func TestScripts(t *testing.T) {
 func play(t *testing.T, text string) string {
 	t.Helper()
 	var q fairqueue.Queue[string]
-	classes, age := map[string]fairqueue.Class{}, uint64(100)
+	flows, age := map[string]fairqueue.Flow{}, uint64(100)
 	var out strings.Builder
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "-> ") {
@@ -47,18 +48,18 @@ func play(t *testing.T, text string) string {
 			if len(words) > 3 {
 				at = uint64(number(t, strings.TrimPrefix(words[3], "age=")))
 			}
-			classes[words[1]] = class(t, words[2])
-			require.True(t, q.Push(words[1], classes[words[1]], at))
+			flows[words[1]] = flow(t, words[2])
+			require.True(t, q.Push(words[1], flows[words[1]], at))
 		case "serve":
 			item, found := q.Next(nil)
 			require.True(t, found)
 			require.True(t, q.Remove(item))
-			q.Charge(classes[item], number(t, words[1]))
+			q.Charge(flows[item], number(t, words[1]))
 			outcome = item + " is served; "
 		case "charge":
-			q.Charge(class(t, words[1]), number(t, words[2]))
+			q.Charge(flow(t, words[1]), number(t, words[2]))
 		case "refund":
-			q.Refund(class(t, words[1]), number(t, words[2]))
+			q.Refund(flow(t, words[1]), number(t, words[2]))
 		case "remove":
 			require.True(t, q.Remove(words[1]))
 		default:
@@ -69,10 +70,10 @@ func play(t *testing.T, text string) string {
 	return strings.ReplaceAll(out.String(), ": \n", "\n")
 }
 
-func class(t *testing.T, text string) fairqueue.Class {
+func flow(t *testing.T, text string) fairqueue.Flow {
 	t.Helper()
 	priority, tenant, _ := strings.Cut(text, "/")
-	return fairqueue.Class{Priority: int32(number(t, priority)), Tenant: tenant}
+	return fairqueue.Flow{Priority: int32(number(t, priority)), Tenant: tenant}
 }
 
 func number(t *testing.T, text string) int {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/fairqueue"
 )
 
-// Config is how much runs at once.
+// Config sets how much runs at once.
 type Config struct {
 	Small      int // slots for work below LargeFrom; at least 1
 	Large      int // slots for larger work; at least 1
@@ -15,15 +15,17 @@ type Config struct {
 	LargeBytes int // bytes of large work that run together; larger work runs alone
 }
 
-// Semaphore admits work by size and tenant. Make it with New. Safe for concurrent use.
+// Semaphore admits work by size and tenant. New makes it. It is safe for concurrent use.
 type Semaphore struct {
 	largeFrom int
 
-	mu           sync.Mutex
-	small, large lane // guarded by mu
+	mu struct {
+		sync.Mutex
+		small, large lane
+	}
 }
 
-// lane is the slots of one kind of work and the queue for them.
+// lane holds the slots of one kind of work and their queue.
 type lane struct {
 	slots, bytes         int // limits; bytes 0: no limit
 	usedSlots, usedBytes int
@@ -35,38 +37,39 @@ type lane struct {
 type waiter struct {
 	tenant string
 	size   int
-	ready  chan struct{} // closed when it has its slot
+	ready  chan struct{} // closed when it is admitted
 }
 
-// New returns a semaphore without work.
+// New returns a semaphore with all slots free.
 func New(cfg Config) *Semaphore {
-	return &Semaphore{
-		largeFrom: cfg.LargeFrom, small: lane{slots: max(cfg.Small, 1)}, large: lane{slots: max(cfg.Large, 1), bytes: cfg.LargeBytes},
-	}
+	s := &Semaphore{largeFrom: cfg.LargeFrom}
+	s.mu.small = lane{slots: max(cfg.Small, 1)}
+	s.mu.large = lane{slots: max(cfg.Large, 1), bytes: cfg.LargeBytes}
+	return s
 }
 
-// Acquire waits for a slot for work of size bytes and returns the function that releases it, which the caller calls once. It
-// fails with the cause of ctx; then there is nothing to release.
+// Acquire waits for a slot for work of size bytes. The caller must call release once. If ctx ends
+// first, Acquire returns its cause, and there is nothing to release.
 func (s *Semaphore) Acquire(ctx context.Context, tenant string, size int) (release func(), err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	w := &waiter{tenant: tenant, size: size, ready: make(chan struct{})}
-	l := &s.small
-	if size >= s.largeFrom {
-		l = &s.large
-	}
 	s.mu.Lock()
+	l := &s.mu.small
+	if size >= s.largeFrom {
+		l = &s.mu.large
+	}
 	l.arrivals++
 	l.queue.Push(w, w.class(), l.arrivals)
-	l.admit()
+	l.admitLocked()
 	s.mu.Unlock()
 	release = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		l.usedSlots--
 		l.usedBytes -= w.size
-		l.admit()
+		l.admitLocked()
 	}
 	select {
 	case <-w.ready:
@@ -76,25 +79,25 @@ func (s *Semaphore) Acquire(ctx context.Context, tenant string, size int) (relea
 	s.mu.Lock()
 	waits := l.queue.Remove(w)
 	if waits {
-		l.admit() // the next waiter may be smaller
+		l.admitLocked() // the next waiter may be smaller
 	}
 	s.mu.Unlock()
-	if !waits { // it was admitted meanwhile
+	if !waits { // it was admitted before the lock
 		release()
 	}
 	return nil, context.Cause(ctx)
 }
 
-// Waiting is how many calls of Acquire wait.
+// Waiting returns the number of calls of Acquire that wait.
 func (s *Semaphore) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.small.queue.Len() + s.large.queue.Len()
+	return s.mu.small.queue.Len() + s.mu.large.queue.Len()
 }
 
-// admit gives slots to waiters while there are any. The first waiter in order is never passed over, so that work of any size is
-// admitted in the end. The caller holds mu.
-func (l *lane) admit() {
+// admitLocked admits waiters while there are free slots. It never passes over the first waiter in
+// order, so that work of any size is admitted at last.
+func (l *lane) admitLocked() {
 	for l.usedSlots < l.slots {
 		w, found := l.queue.Next(nil)
 		if !found || l.bytes > 0 && l.usedSlots > 0 && l.usedBytes+w.size > l.bytes {
@@ -108,4 +111,4 @@ func (l *lane) admit() {
 	}
 }
 
-func (w *waiter) class() fairqueue.Class { return fairqueue.Class{Tenant: w.tenant} }
+func (w *waiter) class() fairqueue.Flow { return fairqueue.Flow{Tenant: w.tenant} }

@@ -16,7 +16,8 @@ func acquire(t *testing.T, s *Semaphore, tenant string, size int) (release func(
 	return release
 }
 
-// queue starts calls that wait one after another and report their names on got when they are admitted.
+// queue starts waiting calls one after another. They send their names to got when they are
+// admitted.
 func queue(t *testing.T, s *Semaphore, got chan<- string, tenant string, size, count int) {
 	t.Helper()
 	for range count {
@@ -41,7 +42,8 @@ func TestSmallWorkDoesNotWaitForLarge(t *testing.T) {
 }
 
 func TestWaitersAreServedByTenant(t *testing.T) {
-	// Six texts of one tenant wait; the one of another tenant, which comes last, is served after the first of them.
+	// Six texts of one tenant wait. That of another tenant, which arrives last, is served after the
+	// first of them.
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Small: 1, Large: 1, LargeFrom: 1000})
 		release := acquire(t, s, "crowd", 10)
@@ -77,11 +79,11 @@ func TestLargeWorkIsBoundedByBytes(t *testing.T) {
 		second()
 		release := <-third
 		release()
-		require.Zero(t, s.large.usedBytes)
+		require.Zero(t, s.mu.large.usedBytes)
 	})
 }
 
-func TestACancelledWaiterHoldsNothing(t *testing.T) {
+func TestCancelledWaiterHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Small: 1, Large: 2, LargeFrom: 100, LargeBytes: 1000})
 		release := acquire(t, s, "a", 900)
@@ -94,7 +96,7 @@ func TestACancelledWaiterHoldsNothing(t *testing.T) {
 		}()
 		synctest.Wait()
 		got := make(chan string, 1)
-		queue(t, s, got, "c", 100, 1) // it fits, and waits for its turn
+		queue(t, s, got, "c", 100, 1) // it fits, and waits for earlier ones
 		require.Equal(t, 2, s.Waiting())
 		cancel(gone)
 		require.ErrorIs(t, <-failed, gone)
@@ -102,6 +104,6 @@ func TestACancelledWaiterHoldsNothing(t *testing.T) {
 		release()
 		_, err := s.Acquire(ctx, "b", 900)
 		require.ErrorIs(t, err, gone)
-		require.Zero(t, s.large.usedSlots)
+		require.Zero(t, s.mu.large.usedSlots)
 	})
 }

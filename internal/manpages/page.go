@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// page is the manual page of a command in roff, as man(7) describes it. What programs say of themselves is plain text and stays so.
+// page returns the manual page of a command in roff, as man(7) describes it. It escapes help texts,
+// which are plain text.
 func page(c *cobra.Command) string {
 	var b strings.Builder
 	name := pageName(c)
@@ -25,33 +26,34 @@ func page(c *cobra.Command) string {
 	if c.Example != "" {
 		fmt.Fprintf(&b, ".SH EXAMPLES\n.nf\n%s\n.fi\n", escape(c.Example))
 	}
-	var others []string
+	var related []string
 	if c.HasParent() {
-		others = append(others, pageName(c.Parent()))
+		related = append(related, pageName(c.Parent()))
 	}
-	for _, s := range shown(c) {
-		others = append(others, pageName(s))
+	for _, s := range subcommands(c) {
+		related = append(related, pageName(s))
 	}
-	for i, o := range others {
-		others[i] = "\\fB" + escape(o) + "\\fR(1)"
+	for i, name := range related {
+		related[i] = "\\fB" + escape(name) + "\\fR(1)"
 	}
-	if len(others) > 0 {
-		b.WriteString(".SH SEE ALSO\n" + strings.Join(others, ",\n") + "\n")
+	if len(related) > 0 {
+		b.WriteString(".SH SEE ALSO\n" + strings.Join(related, ",\n") + "\n")
 	}
 	return b.String()
 }
 
-// pageName is how man(1) calls the page of a command: its words with dashes between.
+// pageName returns the name of a command's page for man(1): the words of its path, joined by
+// dashes.
 func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// shown are the commands of a command that its help lists, help itself aside.
-func shown(c *cobra.Command) (of []*cobra.Command) {
+// subcommands returns the commands that the help of c lists, except help itself.
+func subcommands(c *cobra.Command) (listed []*cobra.Command) {
 	for _, s := range c.Commands() {
 		if s.IsAvailableCommand() {
-			of = append(of, s)
+			listed = append(listed, s)
 		}
 	}
-	return of
+	return listed
 }
 
 func options(b *strings.Builder, heading string, flags *pflag.FlagSet) {
@@ -80,7 +82,8 @@ func options(b *strings.Builder, heading string, flags *pflag.FlagSet) {
 	})
 }
 
-// paragraphs keeps the lines of tables and examples, which are indented, and lets others flow.
+// paragraphs renders a help text. It keeps the line breaks of tables and examples, which are
+// indented; roff fills the rest.
 func paragraphs(text string) string {
 	var b strings.Builder
 	for i, p := range strings.Split(strings.TrimSpace(text), "\n\n") {
@@ -97,7 +100,8 @@ func paragraphs(text string) string {
 	return b.String()
 }
 
-// escape keeps roff from reading a text: its backslashes, its dashes, and lines that would be requests.
+// escape makes text literal for roff: backslashes, dashes, and lines that roff would read as
+// requests.
 func escape(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	lines := strings.Split(text, "\n")

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPageIsPlainTextToRoff(t *testing.T) {
+func TestPageEscapesRoff(t *testing.T) {
 	run := func(*cobra.Command, []string) {}
 	root := &cobra.Command{Use: "prog", Short: "Does it", Long: "It does [this] (and that).\n\n.so /etc/passwd\n'quoted' C:\\x\n\n  a  table\n  of  two", Run: run}
 	root.Flags().Int("many-things", 3, "so `n` many, [1, 9] (unset: 3)")
@@ -16,7 +16,7 @@ func TestAPageIsPlainTextToRoff(t *testing.T) {
 	require.NoError(t, root.Flags().MarkHidden("secret"))
 	root.AddCommand(&cobra.Command{Use: "sub ARG", Short: "A part", Example: "  prog sub -x", Run: run})
 	pages := map[string]string{}
-	add(pages, root)
+	add(t, pages, root)
 	require.Equal(t, map[string]string{
 		"prog.1": `.TH PROG 1 "" Millrace "Millrace's manual"
 .SH NAME

@@ -6,19 +6,20 @@ import (
 )
 
 var (
-	// ErrFormat means that the bytes are not a well-formed safetensors file.
+	// ErrFormat reports that the bytes are not a well-formed safetensors file.
 	ErrFormat = errors.New("not a valid safetensors file")
-	// ErrUnsupported means that the file may be well formed but exceeds a limit of this package or has a type that it does not
-	// know.
+	// ErrUnsupported reports a file that may be well-formed, but exceeds a limit of this package or
+	// has an unknown type.
 	ErrUnsupported = errors.New("unsupported safetensors file")
-	// ErrWrite means that Write was given tensors or texts that no file can hold.
+	// ErrWrite reports that no file can hold the tensors or texts passed to Write.
 	ErrWrite = errors.New("cannot be written as safetensors")
 )
 
-// FormatError says where in the file and why it was refused, and what to do. It unwraps to ErrFormat or ErrUnsupported.
+// FormatError says where a file was refused, why, and what to do. It unwraps to ErrFormat or
+// ErrUnsupported.
 type FormatError struct {
-	Offset int64  // bytes from the start of the file to what is at fault, or to what follows it
-	What   string // what is wrong there: what to do
+	Offset int64  // bytes from the start of the file to the error, or to what follows it
+	What   string // the error and the remedy
 	Kind   error  // ErrFormat or ErrUnsupported
 }
 
@@ -28,10 +29,10 @@ func (e *FormatError) Error() string {
 
 func (e *FormatError) Unwrap() error { return e.Kind }
 
-// What to do about a file that somebody made wrong, and about one that was damaged.
+// What to do about a malformed file and about a damaged one.
 const (
 	saveAgain = "save it again with a library of the format"
-	copyAgain = "copy it anew"
+	copyAgain = "copy it again"
 )
 
 func malformed(offset int64, format string, args ...any) error {

@@ -12,33 +12,33 @@ import (
 )
 
 const (
-	// MaxHeader is the most bytes that a header may have.
+	// MaxHeader bounds the bytes of a header.
 	MaxHeader = 1 << 20
-	// MaxRank is the most lengths that a shape may have.
+	// MaxRank bounds the dimensions of a shape.
 	MaxRank = 8
 
 	lengthBytes  = 8 // of the header's length, at the start of the file
 	metadataName = "__metadata__"
 )
 
-// Tensor describes the tensor of that name in a file.
+// Tensor describes a tensor of a file.
 type Tensor struct {
 	Name   string // not empty
 	Type   Type
-	Shape  []int64 // 0 to MaxRank lengths of 0 or more; without any the tensor is one element
+	Shape  []int64 // 0 to MaxRank lengths of 0 or more; without lengths the tensor has one element
 	Offset int64   // bytes from the start of the file to the first element
 	Size   int64   // bytes
 }
 
-// File is what the header of a file says, and where its tensors are. It is safe for concurrent use.
+// File is the parsed header of a file. It is safe for concurrent use.
 type File struct {
 	file     io.ReaderAt
 	metadata map[string]string
 	tensors  []Tensor // by Offset
 }
 
-// Parse reads and checks the header of a file of size bytes. It holds a small multiple of the header's own length, at most
-// MaxHeader.
+// Parse reads and validates the header of a file of size bytes. It allocates a small multiple of
+// the header's length, at most MaxHeader.
 func Parse(file io.ReaderAt, size int64) (*File, error) {
 	if size < lengthBytes {
 		return nil, malformed(0, "the file has %d bytes, and the length of its header alone %d: %s", size, lengthBytes, copyAgain)
@@ -69,9 +69,9 @@ func Parse(file io.ReaderAt, size int64) (*File, error) {
 	return &File{file: file, metadata: metadata, tensors: tensors}, nil
 }
 
-// place checks that the entries' data lie close together from start to size.
+// place checks that the entries' data fill the file from start to size.
 func place(entries []entry, start, size int64) ([]Tensor, error) {
-	// Tensors without elements begin where the next one does.
+	// Empty tensors begin where the next one does.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		if a.begin != b.begin {
 			return cmp.Compare(a.begin, b.begin)
@@ -83,14 +83,14 @@ func place(entries []entry, start, size int64) ([]Tensor, error) {
 	for _, e := range entries {
 		switch want, ok := bytesOf(e.Type, e.Shape); {
 		case !ok || e.end < e.begin || e.end-e.begin != want:
-			return nil, malformed(e.at, "tensor %q of shape %v in %v has the data from %d to %d, which is not its size: %s",
+			return nil, malformed(e.position, "tensor %q of shape %v in %v has the data from %d to %d, which is not its size: %s",
 				e.Name, e.Shape, e.Type, e.begin, e.end, saveAgain)
 		case e.begin < next:
-			return nil, malformed(e.at, "the data of tensor %q begin at %d, and those before it end at %d: %s", e.Name, e.begin, next, saveAgain)
+			return nil, malformed(e.position, "the data of tensor %q begin at %d, and those before it end at %d: %s", e.Name, e.begin, next, saveAgain)
 		case e.begin > next:
-			return nil, malformed(e.at, "nobody owns the data from %d to %d, in front of tensor %q: %s", next, e.begin, e.Name, saveAgain)
+			return nil, malformed(e.position, "no tensor owns the data from %d to %d, in front of tensor %q: %s", next, e.begin, e.Name, saveAgain)
 		case e.end > size-start:
-			return nil, malformed(e.at, "the data of tensor %q end at %d, and the file has %d bytes for data: %s", e.Name, e.end, size-start, copyAgain)
+			return nil, malformed(e.position, "the data of tensor %q end at %d, and the file has %d bytes for data: %s", e.Name, e.end, size-start, copyAgain)
 		}
 		next = e.end
 		e.Offset, e.Size = start+e.begin, e.end-e.begin
@@ -102,13 +102,14 @@ func place(entries []entry, start, size int64) ([]Tensor, error) {
 	return tensors, nil
 }
 
-// Metadata returns the texts of the file by their keys. The map is the caller's.
+// Metadata returns a copy of the file's texts by key.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
-// Tensors returns all tensors in the order of their data. The slice is the caller's; the shapes in it are not.
+// Tensors returns all tensors in the order of their data. The caller owns the slice, but not the
+// shapes in it.
 func (f *File) Tensors() []Tensor { return slices.Clone(f.tensors) }
 
-// Tensor returns the tensor of that name.
+// Tensor returns the tensor of a name.
 func (f *File) Tensor(name string) (Tensor, bool) {
 	i := slices.IndexFunc(f.tensors, func(t Tensor) bool { return t.Name == name })
 	if i < 0 {
@@ -117,10 +118,10 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 	return f.tensors[i], true
 }
 
-// Data returns the bytes of a tensor of this file, read as they are asked for.
+// Data returns a reader of a tensor's bytes. It reads from the file on demand.
 func (f *File) Data(t Tensor) *io.SectionReader { return io.NewSectionReader(f.file, t.Offset, t.Size) }
 
-// bytesOf returns the bytes of a tensor; false if no file can hold them.
+// bytesOf returns the bytes of a tensor. It returns false if no file can hold them.
 func bytesOf(t Type, shape []int64) (int64, bool) {
 	// A length of 0 makes the product 0 whatever the others are.
 	if slices.Contains(shape, 0) {

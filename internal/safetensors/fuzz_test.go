@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,13 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/internal/repotest"
 	"github.com/millrace/millrace/internal/safetensors"
 )
 
-var update = flag.Bool("update", false, "rewrite the seed corpus of FuzzParse")
-
-// FuzzParse asks that any bytes are refused with an offset inside the file, or are what encoding/json finds in them, make up the
-// file, and are the same after they were written and read again.
+// FuzzParse checks that bytes are refused with an offset inside the file, or agree with
+// encoding/json, fill the file, and are unchanged after writing and reading.
 func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := parse(data)
@@ -71,7 +69,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestTheSeedCorpusIsWhatItIsMadeFrom(t *testing.T) {
+func TestSeedCorpusIsCurrent(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"empty":     written(t, nil),
 		"codebook":  written(t, map[string]string{"kind": "FLAT", "dimension": "2"}, source("codewords", safetensors.F16, count(12), 3, 2), source("loads", safetensors.I64, count(24), 3)),
@@ -86,7 +84,7 @@ func TestTheSeedCorpusIsWhatItIsMadeFrom(t *testing.T) {
 	} {
 		path := filepath.Join("testdata", "fuzz", "FuzzParse", name)
 		want := fmt.Sprintf("go test fuzz v1\n[]byte(%q)\n", data)
-		if *update {
+		if *repotest.Update {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 		}

@@ -11,15 +11,15 @@ import (
 	"unicode/utf8"
 )
 
-// entry is a tensor as the header describes it, not yet compared with the others.
+// entry is a tensor as the header describes it, before entries are compared.
 type entry struct {
 	Tensor
 	begin, end int64 // bytes from the end of the header
-	at         int64 // where the header describes it, from the start of the file
+	position   int64 // offset in the file of its description
 }
 
-// parseHeader reads {NAME: {"dtype": TYPE, "shape": [LENGTH...], "data_offsets": [BEGIN, END]}..., "__metadata__": {KEY: TEXT...}}
-// and no other JSON.
+// parseHeader parses {NAME: {"dtype": TYPE, "shape": [LENGTH...], "data_offsets": [BEGIN, END]}...,
+// "__metadata__": {KEY: TEXT...}} and no other JSON.
 func parseHeader(header []byte) (map[string]string, []entry, error) {
 	if at := invalidUTF8(header); at >= 0 {
 		return nil, nil, malformed(lengthBytes+int64(at), "the header is not UTF-8: %s", saveAgain)
@@ -44,12 +44,12 @@ func parseHeader(header []byte) (map[string]string, []entry, error) {
 		return nil, nil, err
 	}
 	if rest := header[r.dec.InputOffset():]; strings.Trim(string(rest), " ") != "" {
-		return nil, nil, malformed(r.offset(), "the header goes on behind its last brace: %s", saveAgain)
+		return nil, nil, malformed(r.offset(), "the header continues after its last brace: %s", saveAgain)
 	}
 	return metadata, entries, nil
 }
 
-// invalidUTF8 returns where b stops being UTF-8, -1 if it does not.
+// invalidUTF8 returns the offset of the first byte that is not UTF-8, or -1.
 func invalidUTF8(b []byte) int {
 	for i := 0; i < len(b); {
 		r, n := utf8.DecodeRune(b[i:])
@@ -61,10 +61,10 @@ func invalidUTF8(b []byte) int {
 	return -1
 }
 
-// reader takes JSON apart token by token. It goes as deep as its methods do, so that nesting costs nothing.
+// reader reads JSON token by token. Its depth is that of its methods, so nesting costs nothing.
 type reader struct{ dec *json.Decoder }
 
-// offset is where the last token ends in the file.
+// offset returns the offset in the file of the end of the last token.
 func (r *reader) offset() int64 { return lengthBytes + r.dec.InputOffset() }
 
 func (r *reader) token() (json.Token, error) {
@@ -78,7 +78,7 @@ func (r *reader) token() (json.Token, error) {
 	return t, nil
 }
 
-// delim takes a bracket.
+// delim reads a bracket.
 func (r *reader) delim(want json.Delim, what string) error {
 	t, err := r.token()
 	if err == nil && t != want {
@@ -87,7 +87,7 @@ func (r *reader) delim(want json.Delim, what string) error {
 	return err
 }
 
-// text takes a string. Half a surrogate pair, which JSON can write, is no text.
+// text reads a string. It refuses half a surrogate pair, which JSON can express.
 func (r *reader) text(what string) (string, error) {
 	t, err := r.token()
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *reader) text(what string) (string, error) {
 	return s, nil
 }
 
-// integer takes a number of 0 or more that is written in digits.
+// integer reads a number of 0 or more that is written in digits.
 func (r *reader) integer(what string) (int64, error) {
 	t, err := r.token()
 	if err != nil {
@@ -114,7 +114,8 @@ func (r *reader) integer(what string) (int64, error) {
 	return n, nil
 }
 
-// object takes a dictionary, and calls value to take what stands behind each key. No key may be there twice.
+// object reads a dictionary, and calls value to read the value of each key. It refuses duplicate
+// keys.
 func (r *reader) object(what string, value func(key string) error) error {
 	if err := r.delim('{', what); err != nil {
 		return err
@@ -137,7 +138,7 @@ func (r *reader) object(what string, value func(key string) error) error {
 	return err
 }
 
-// integers takes a list of at most most integers.
+// integers reads a list of at most most integers.
 func (r *reader) integers(what string, most int) ([]int64, error) {
 	if err := r.delim('[', what); err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func (r *reader) texts() (map[string]string, error) {
 }
 
 func (r *reader) entry(name string) (entry, error) {
-	e := entry{Tensor: Tensor{Name: name}, at: r.offset()}
+	e := entry{Tensor: Tensor{Name: name}, position: r.offset()}
 	what := fmt.Sprintf("tensor %q", name)
 	if name == "" {
 		return e, unsupported(r.offset(), "a tensor has no name: %s", saveAgain)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/safetensors"
 )
 
-// fileOf puts a header's length in front of it and data behind it.
+// fileOf returns a file of a header and data.
 func fileOf(header string, data ...byte) []byte {
 	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), data...)
 }

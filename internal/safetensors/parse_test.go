@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/safetensors"
 )
 
-func TestFilesOfOtherWritersAreRead(t *testing.T) {
+func TestParseReadsFilesOfOtherWriters(t *testing.T) {
 	largest := `{"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`
 	for name, header := range map[string]string{
 		"keys in another order":  `{"a":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"}}`,
@@ -38,12 +38,12 @@ func TestFilesOfOtherWritersAreRead(t *testing.T) {
 	}
 }
 
-// entry is a header with one tensor.
+// entry returns a header with one tensor.
 func entry(dtype, shape, offsets string) string {
 	return `{"a":{"dtype":` + dtype + `,"shape":` + shape + `,"data_offsets":` + offsets + `}}`
 }
 
-func TestDamagedAndHostileFilesAreRefused(t *testing.T) {
+func TestParseRefusesDamagedAndHostileFiles(t *testing.T) {
 	bad, no := safetensors.ErrFormat, safetensors.ErrUnsupported
 	two := func(offsets string) []byte {
 		return fileOf(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":`+offsets+`}}`, 1, 2, 3, 4)
@@ -68,9 +68,9 @@ func TestDamagedAndHostileFilesAreRefused(t *testing.T) {
 		"a list":                         {fileOf("[]"), bad, "begin with '{'"},
 		"no end":                         {fileOf("{"), bad, "ends amid"},
 		"no end of a string":             {fileOf(`{"a`), bad, "ends amid"},
-		"two dictionaries":               {fileOf("{}{}"), bad, "goes on"},
-		"a zero byte behind it":          {fileOf("{}\x00"), bad, "goes on"},
-		"a line behind it":               {fileOf("{}\n"), bad, "goes on"},
+		"two dictionaries":               {fileOf("{}{}"), bad, "continues after"},
+		"a zero byte behind it":          {fileOf("{}\x00"), bad, "continues after"},
+		"a line behind it":               {fileOf("{}\n"), bad, "continues after"},
 		"a comma too many":               {fileOf(`{"__metadata__":{},}`), bad, "not JSON"},
 		"a comment":                      {fileOf(`{/**/}`), bad, "not JSON"},
 		"a key that is a number":         {fileOf(`{1:2}`), bad, "not JSON"},
@@ -118,8 +118,8 @@ func TestDamagedAndHostileFilesAreRefused(t *testing.T) {
 		"a tensor far behind the end":    {fileOf(entry(`"U8"`, "[9223372036854775807]", "[0,9223372036854775807]"), 1), bad, "the file has 1"},
 		"a byte behind the last":         {fileOf(entry(`"U8"`, "[1]", "[0,1]"), 1, 2), bad, "1 bytes follow"},
 		"data of nobody":                 {fileOf("{}", 1), bad, "1 bytes follow"},
-		"a hole in front":                {fileOf(entry(`"U8"`, "[1]", "[1,2]"), 1, 2), bad, "nobody owns the data from 0 to 1"},
-		"a hole between":                 {two("[3,5]"), bad, "nobody owns the data from 2 to 3"},
+		"a hole in front":                {fileOf(entry(`"U8"`, "[1]", "[1,2]"), 1, 2), bad, "no tensor owns the data from 0 to 1"},
+		"a hole between":                 {two("[3,5]"), bad, "no tensor owns the data from 2 to 3"},
 		"an overlap":                     {two("[1,3]"), bad, "begin at 1, and those before it end at 2"},
 		"the same bytes":                 {two("[0,2]"), bad, "begin at 0, and those before it end at 2"},
 		"terminal codes in a name":       {fileOf(`{"\u001b[2J":1}`), bad, `"\x1b[2J" is no dictionary`},
@@ -138,7 +138,7 @@ func TestDamagedAndHostileFilesAreRefused(t *testing.T) {
 	}
 }
 
-func TestARefusalNamesTheByte(t *testing.T) {
+func TestParseErrorsHaveTheOffset(t *testing.T) {
 	header := `{"a":{"dtype":"U8","shape":[1,-1]`
 	_, err := parse(fileOf(header))
 	var where *safetensors.FormatError
@@ -152,7 +152,7 @@ func TestARefusalNamesTheByte(t *testing.T) {
 	require.Equal(t, int64(10), where.Offset)
 }
 
-func TestEveryByteOfAFileIsNeeded(t *testing.T) {
+func TestParseRefusesTruncatedFiles(t *testing.T) {
 	file := written(t, map[string]string{"k": "v"}, source("a", safetensors.F32, count(8), 2), source("b", safetensors.U8, count(3), 3))
 	for n := range file {
 		_, err := parse(file[:n])
@@ -162,7 +162,7 @@ func TestEveryByteOfAFileIsNeeded(t *testing.T) {
 	require.ErrorIs(t, err, safetensors.ErrFormat)
 }
 
-func TestAFileThatFailsIsToldFromOneThatIsWrong(t *testing.T) {
+func TestReadErrorsAreNotFormatErrors(t *testing.T) {
 	worn := errors.New("sector not found")
 	_, err := safetensors.Parse(failing{iotest.ErrReader(worn)}, 100)
 	require.ErrorIs(t, err, worn)
@@ -178,7 +178,7 @@ type failing struct{ io.Reader }
 
 func (f failing) ReadAt(p []byte, _ int64) (int, error) { return f.Read(p) }
 
-func TestWhatAHeaderClaimsCostsNoMemory(t *testing.T) {
+func TestParseAllocatesNoClaimedSizes(t *testing.T) {
 	// A terabyte that is not there, behind a header that says so.
 	header := entry(`"U8"`, "[1099511627776]", "[0,1099511627776]")
 	size := int64(8+len(header)) + 1<<40

@@ -2,10 +2,10 @@ package safetensors
 
 import "slices"
 
-// Type is the type of a tensor's elements, little endian.
+// Type is the type of a tensor's elements, little-endian.
 type Type uint8
 
-// The types, in the order in which the format's own library lays tensors down, last first.
+// The types, in the reverse order of the layout of the format's own library.
 const (
 	Bool Type = iota + 1
 	U8
@@ -22,10 +22,10 @@ const (
 	U64
 )
 
-// typeNames are what files call the types.
+// typeNames are the names of the types in files.
 var typeNames = []string{Bool: "BOOL", U8: "U8", I8: "I8", I16: "I16", U16: "U16", F16: "F16", BF16: "BF16", I32: "I32", U32: "U32", F32: "F32", F64: "F64", I64: "I64", U64: "U64"}
 
-// Size returns the bytes of one element; 0 if there is no such type.
+// Size returns the bytes of one element, or 0 for an unknown type.
 func (t Type) Size() int64 {
 	switch {
 	case t < Bool || t > U64:
@@ -48,7 +48,7 @@ func (t Type) String() string {
 	return typeNames[t]
 }
 
-// typeNamed returns the type of that name, 0 if there is none.
+// typeNamed returns the type of a name, or 0.
 func typeNamed(name string) Type {
 	if name == "" {
 		return 0

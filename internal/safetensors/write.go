@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// Source is a tensor to be written: its name, type and shape as in Tensor, and a reader of exactly its bytes, little endian and
-// in row-major order.
+// Source is a tensor to write: its name, type and shape as in Tensor, and a reader of exactly its
+// bytes, little-endian and in row-major order.
 type Source struct {
 	Name  string
 	Type  Type
@@ -24,8 +24,9 @@ type Source struct {
 	Data  io.Reader
 }
 
-// Write writes a file. What it writes depends on nothing but the content of its arguments: neither on the order of sources nor on
-// how their readers deliver. After an error the file is unusable. w is not closed.
+// Write writes a file. The bytes depend only on the content of its arguments, and neither on the
+// order of sources nor on the sizes of their reads. After an error the file is unusable. Write does
+// not close w.
 func Write(w io.Writer, metadata map[string]string, sources []Source) error {
 	sources = slices.Clone(sources)
 	slices.SortStableFunc(sources, func(a, b Source) int {
@@ -50,7 +51,7 @@ func Write(w io.Writer, metadata map[string]string, sources []Source) error {
 	return out.Flush()
 }
 
-// copyTo writes the source's bytes, and checks that there are as many as its shape says.
+// copyTo writes the source's bytes, and checks that there are as many as its shape requires.
 func (s Source) copyTo(w io.Writer) error {
 	size, _ := bytesOf(s.Type, s.Shape)
 	switch n, err := io.Copy(w, io.LimitReader(s.Data, size)); {
@@ -68,7 +69,7 @@ func (s Source) copyTo(w io.Writer) error {
 	return nil
 }
 
-// buildHeader returns the header of sources that lie in that order, padded so that the data are aligned.
+// buildHeader returns the header of sources in that order, padded so that the data are aligned.
 func buildHeader(metadata map[string]string, sources []Source) ([]byte, error) {
 	h := &header{}
 	if len(metadata) > 0 {
@@ -116,7 +117,7 @@ func buildHeader(metadata map[string]string, sources []Source) ([]byte, error) {
 	return h.Bytes(), nil
 }
 
-// header is a dictionary in the making.
+// header is a dictionary under construction.
 type header struct {
 	bytes.Buffer
 	invalid string // a text that cannot be written
@@ -142,5 +143,5 @@ func (h *header) text(s string) {
 	if err := e.Encode(s); err != nil {
 		h.invalid = s
 	}
-	h.Truncate(h.Len() - 1) // The newline that Encode appends.
+	h.Truncate(h.Len() - 1) // the newline that Encode appends
 }

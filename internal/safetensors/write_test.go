@@ -27,7 +27,7 @@ func count(n int) []byte {
 	return b
 }
 
-func TestFilesAreThoseOfTheFormatsOwnLibrary(t *testing.T) {
+func TestWriteMatchesTheReferenceLibrary(t *testing.T) {
 	require.Equal(t, fileOf(`{}      `), written(t, nil))
 	require.Equal(t, fileOf(`{"__metadata__":{"framework":"pt"}}     `), written(t, map[string]string{"framework": "pt"}))
 	require.Equal(t, fileOf(`{"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}}`, count(24)...),
@@ -36,7 +36,7 @@ func TestFilesAreThoseOfTheFormatsOwnLibrary(t *testing.T) {
 		written(t, nil, source("attn0", safetensors.F32, count(24), 1, 1, 2, 3)))
 }
 
-func TestWideTensorsComeFirstAndThenNamesDecide(t *testing.T) {
+func TestWriteOrdersByWidthThenName(t *testing.T) {
 	file := written(t, map[string]string{"z": "1", "a": "<&>\"\\\n\x00é"},
 		source("b", safetensors.U8, []byte{1}, 1), source("c", safetensors.F64, count(8)), source("a", safetensors.U8, []byte{2}, 1),
 		source("e", safetensors.F32, nil, 0, 5), source("d", safetensors.F16, count(2), 1))
@@ -46,7 +46,7 @@ func TestWideTensorsComeFirstAndThenNamesDecide(t *testing.T) {
 		`"b":{"dtype":"U8","shape":[1],"data_offsets":[11,12]}} `, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 2, 1), file)
 }
 
-func TestEqualContentGivesEqualBytes(t *testing.T) {
+func TestWriteIsDeterministic(t *testing.T) {
 	build := func(turn int, slow bool) []byte {
 		metadata := map[string]string{}
 		var sources []safetensors.Source
@@ -67,7 +67,7 @@ func TestEqualContentGivesEqualBytes(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenComesBackAligned(t *testing.T) {
+func TestWriteRoundTripIsAligned(t *testing.T) {
 	for n := range 20 {
 		metadata := map[string]string{strings.Repeat("k", n+1): strings.Repeat("é", n)}
 		var sources []safetensors.Source
@@ -97,7 +97,7 @@ func TestWhatIsWrittenComesBackAligned(t *testing.T) {
 	}
 }
 
-func TestWriteRefusesWhatNoFileHolds(t *testing.T) {
+func TestWriteRefusesInvalidSources(t *testing.T) {
 	one := func(name string, e safetensors.Type, shape ...int64) []safetensors.Source {
 		return []safetensors.Source{source(name, e, nil, shape...)}
 	}
@@ -129,7 +129,7 @@ func TestWriteRefusesWhatNoFileHolds(t *testing.T) {
 	}
 }
 
-func TestWritePassesOnWhatItsReadersAndItsDeviceSay(t *testing.T) {
+func TestWriteReturnsReadAndWriteErrors(t *testing.T) {
 	worn := errors.New("sector not found")
 	for _, n := range []int{3, 4} {
 		s := source("a", safetensors.F32, nil, 1)
@@ -140,7 +140,7 @@ func TestWritePassesOnWhatItsReadersAndItsDeviceSay(t *testing.T) {
 	require.ErrorIs(t, safetensors.Write(full{}, nil, []safetensors.Source{source("a", safetensors.U8, count(1<<20), 1<<20)}), errFull)
 }
 
-// full is a device without room.
+// full is a writer that has no space.
 type full struct{}
 
 var errFull = errors.New("no space left")

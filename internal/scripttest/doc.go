@@ -1,6 +1,7 @@
-// Package scripttest runs golden scripts: text files of testdata in which commands stand with their outcomes.
+// Package scripttest runs golden scripts: text files in testdata that contain commands and their
+// results.
 //
-// A package that has some calls Run from one test with a function that plays the commands of a file and writes them out again,
-// each with the outcome that it has. `go test -run TestScripts -update` writes that into the files. It refuses to know what a
-// command means.
+// A package calls Run from one test, with a function that executes the commands of a file and
+// returns the file with the actual results. `go test -run TestScripts -update` writes them. The
+// package does not interpret the commands.
 package scripttest

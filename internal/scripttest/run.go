@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/internal/updating"
+	"github.com/millrace/millrace/internal/repotest"
 )
 
-// Run plays each text file of the package's testdata; play gives the file as it should be.
+// Run runs each text file of the package's testdata. play returns the file with the actual results.
 func Run(t *testing.T, play func(t *testing.T, text string) string) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")
@@ -21,7 +21,7 @@ func Run(t *testing.T, play func(t *testing.T, text string) string) {
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
 			got := play(t, string(text))
-			if *updating.Wanted {
+			if *repotest.Update {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
 				return
 			}

@@ -17,7 +17,7 @@ const (
 	U32
 )
 
-// Size returns the bytes of one element; 0 if there is no such type.
+// Size returns the bytes of one element; 0 for an unknown type.
 func (e ElementType) Size() int {
 	switch e {
 	case F32, U32:

@@ -6,18 +6,20 @@ import (
 )
 
 var (
-	// ErrFormat means that the bytes are not what a file of that name must hold.
+	// ErrFormat means that the bytes are not valid for a file of that name.
 	ErrFormat = errors.New("not a valid vector file")
-	// ErrUnsupported means that the file may be in order but keeps its numbers in a way that this package does not read.
+	// ErrUnsupported means that the file may be valid, but its numbers are in a form that this package does
+	// not read.
 	ErrUnsupported = errors.New("unsupported vector file")
-	// ErrWriter means that a writer was given more or fewer bytes than announced, or a shape that no file can have.
+	// ErrWriter means that a writer got more or fewer bytes than announced, or a shape that no file can have.
 	ErrWriter = errors.New("vector file writer misused")
 )
 
-// FormatError says where in the file and why it was refused, and what to do. It unwraps to ErrFormat or ErrUnsupported.
+// FormatError says where in the file the error is, why the file was refused, and what to do. It
+// unwraps to ErrFormat or ErrUnsupported.
 type FormatError struct {
-	Offset int64  // bytes from the start of the file to what is at fault
-	What   string // what is wrong there: what to do
+	Offset int64  // bytes from the start of the file to the error
+	What   string // the error and the remedy
 	Kind   error  // ErrFormat or ErrUnsupported
 }
 

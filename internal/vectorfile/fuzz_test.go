@@ -2,7 +2,6 @@ package vectorfile_test
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,13 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/internal/repotest"
 	"github.com/millrace/millrace/internal/vectorfile"
 )
 
-var update = flag.Bool("update", false, "rewrite the seed corpora of the fuzz targets")
-
-// holds asks what a reader promises of any bytes: a refusal with a place inside the file, or rows that make up the file.
-// head says how many bytes the file has beside its rows.
+// holds checks what a reader guarantees for any bytes: a refusal with an offset inside the file, or
+// rows that make up the file but for head bytes.
 func holds(t *testing.T, m *vectorfile.Matrix, err error, data []byte, head func(*vectorfile.Matrix) int64) []byte {
 	t.Helper()
 	var where *vectorfile.FormatError
@@ -49,7 +47,7 @@ func holds(t *testing.T, m *vectorfile.Matrix, err error, data []byte, head func
 	return whole
 }
 
-// wanted finds in a header, however it is written, what numpy would take from it. It is stupid on purpose.
+// wanted finds in any header the fields that numpy would read. It is simple on purpose.
 var wanted = regexp.MustCompile(`^\s*\{\s*(?:(?:["'](?:descr|fortran_order|shape)["'])\s*:\s*(?:["'][<>|=]?[a-z][0-9]["']|False|\(\s*[0-9]+L?\s*,?\s*(?:[0-9]+L?\s*,?\s*)?\))\s*,?\s*){3}\}\s*$`)
 
 func FuzzNpy(f *testing.F) {
@@ -109,7 +107,7 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-func TestTheSeedCorporaAreWrittenFromTheGoldenFiles(t *testing.T) {
+func TestSeedCorporaComeFromGoldenFiles(t *testing.T) {
 	names, err := filepath.Glob(filepath.Join("testdata", "numpy", "*.npy"))
 	require.NoError(t, err)
 	require.NotEmpty(t, names)
@@ -126,12 +124,12 @@ func TestTheSeedCorporaAreWrittenFromTheGoldenFiles(t *testing.T) {
 	seed(t, "FuzzRows", "mixed", fmt.Sprintf("byte('\\x00')\n[]byte(%q)", mixed))
 }
 
-// seed compares a file of a seed corpus with what it is made from, or writes it.
+// seed compares a file of a seed corpus with its source, or writes it.
 func seed(t *testing.T, target, name, values string) {
 	t.Helper()
 	path := filepath.Join("testdata", "fuzz", target, name)
 	want := "go test fuzz v1\n" + values + "\n"
-	if *update {
+	if *repotest.Update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 	}

@@ -37,7 +37,7 @@ func codesOf(name string, data []byte) (*vectorfile.Matrix, error) {
 func all(t testing.TB, m *vectorfile.Matrix, chunk int) []byte {
 	t.Helper()
 	got := make([]byte, 0, m.Rows()*int64(m.RowBytes()))
-	// A tail that no row fits into is left alone.
+	// A rest that is too short for a row is left alone.
 	buffer := make([]byte, chunk*m.RowBytes()+m.RowBytes()-1)
 	for first := int64(0); ; {
 		n, err := m.ReadRows(buffer, first)
@@ -52,7 +52,7 @@ func all(t testing.TB, m *vectorfile.Matrix, chunk int) []byte {
 	}
 }
 
-// refused asks that err is a FormatError of that kind at that byte, and returns what it says.
+// refused checks that err is a FormatError of a kind at an offset, and returns its text.
 func refused(t testing.TB, err, kind error, offset int64) string {
 	t.Helper()
 	var where *vectorfile.FormatError
@@ -63,7 +63,7 @@ func refused(t testing.TB, err, kind error, offset int64) string {
 	return where.What
 }
 
-// numbers is what testdata/numpy/write.py calls so: n elements from first on.
+// numbers returns the same as in testdata/numpy/write.py: n elements from first on.
 func numbers(e vectorfile.ElementType, first, n int) []byte {
 	var b []byte
 	for i := first; i < first+n; i++ {
@@ -86,7 +86,7 @@ func numbers(e vectorfile.ElementType, first, n int) []byte {
 	return b
 }
 
-// prefixedFile puts the dimension in front of rows of rowBytes each.
+// prefixedFile puts the dimension before each row of rowBytes.
 func prefixedFile(rows []byte, rowBytes, dimension int) []byte {
 	var file []byte
 	for ; len(rows) > 0; rows = rows[rowBytes:] {
@@ -96,7 +96,7 @@ func prefixedFile(rows []byte, rowBytes, dimension int) []byte {
 	return file
 }
 
-// binFile puts the number of rows and the dimension in front of all.
+// binFile puts the number of rows and the dimension before all rows.
 func binFile(rows []byte, n, dimension int) []byte {
 	file := binary.LittleEndian.AppendUint32(nil, uint32(n))
 	file = binary.LittleEndian.AppendUint32(file, uint32(dimension))

@@ -7,11 +7,12 @@ import (
 	"io"
 )
 
-// gatherBytes bounds what one ReadRows holds beside dst where rows do not lie close together in the file, unless a single row is
-// longer.
+// gatherBytes bounds the memory of one ReadRows, besides dst, if rows have gaps between them in the
+// file, unless a single row is longer.
 const gatherBytes = 64 << 10
 
-// Matrix is Rows rows of Dimension elements of one type in a file. It does not change, and is safe for concurrent use.
+// Matrix is Rows rows of Dimension elements of one type in a file. It is immutable and safe for
+// concurrent use.
 type Matrix struct {
 	element   ElementType
 	dimension int   // 1 to MaxDimension
@@ -20,8 +21,8 @@ type Matrix struct {
 	start     int64 // bytes before the first row
 	stride    int64 // bytes from a row to the next
 	prefixed  bool  // the dimension lies in front of every row, in 4 bytes
-	// place copies one row as it lies in the file to where the caller wants it; nil where that is a mere copy. The message of
-	// its error is completed with the row's place.
+	// place converts one row of the file to the form that the caller gets; nil if that is a copy.
+	// The row's position is added to its error.
 	place func(dst, src []byte) error
 }
 
@@ -37,9 +38,10 @@ func (m *Matrix) Rows() int64 { return m.rows }
 // RowBytes returns the bytes of one row as ReadRows gives it.
 func (m *Matrix) RowBytes() int { return m.dimension * m.element.Size() }
 
-// ReadRows reads row first and those that follow it into dst, little endian and without gaps, and returns how many: as many as
-// dst has room for, and fewer only where the matrix ends. From the end on it returns io.EOF, and io.ErrShortBuffer if dst has
-// no room for a row. After an error what dst holds is undefined.
+// ReadRows reads row first and those that follow it into dst, little endian and without gaps. It
+// returns how many: as many as dst has room for, fewer only at the end of the matrix. After the end
+// it returns io.EOF, and io.ErrShortBuffer if dst has no room for a row. After an error the content
+// of dst is undefined.
 func (m *Matrix) ReadRows(dst []byte, first int64) (int, error) {
 	n := int64(len(dst) / m.RowBytes())
 	switch {
@@ -58,7 +60,7 @@ func (m *Matrix) ReadRows(dst []byte, first int64) (int, error) {
 	return int(n), m.read(dst, m.start+first*m.stride)
 }
 
-// gather fills dst with rows between which the file has prefixes.
+// gather fills dst with rows that have prefixes between them in the file.
 func (m *Matrix) gather(dst []byte, first int64) error {
 	row, stride := m.RowBytes(), int(m.stride)
 	scratch := make([]byte, min(len(dst)/row, max(1, gatherBytes/stride))*stride)
@@ -68,14 +70,14 @@ func (m *Matrix) gather(dst []byte, first int64) error {
 			return err
 		}
 		for ; len(lines) > 0; lines = lines[stride:] {
-			at := m.start + first*m.stride
+			offset := m.start + first*m.stride
 			if d := int32(binary.LittleEndian.Uint32(lines)); int(d) != m.dimension {
-				return mixed(at, first, d, m.dimension)
+				return mixed(offset, first, d, m.dimension)
 			}
 			if m.place == nil {
 				copy(dst, lines[4:stride])
 			} else if err := m.place(dst[:row], lines[4:stride]); err != nil {
-				return unsupported(at, "row %d: %v", first, err)
+				return unsupported(offset, "row %d: %v", first, err)
 			}
 			dst = dst[row:]
 			first++
@@ -84,14 +86,14 @@ func (m *Matrix) gather(dst []byte, first int64) error {
 	return nil
 }
 
-// read fills p from byte at on.
-func (m *Matrix) read(p []byte, at int64) error {
-	n, err := m.file.ReadAt(p, at)
+// read fills p from offset at.
+func (m *Matrix) read(p []byte, offset int64) error {
+	n, err := m.file.ReadAt(p, offset)
 	if n == len(p) {
 		return nil
 	}
 	if errors.Is(err, io.EOF) {
-		return malformed(at+int64(n), "the file has become shorter since it was opened: leave it alone while it is read")
+		return malformed(offset+int64(n), "the file has become shorter since it was opened: leave it alone while it is read")
 	}
-	return fmt.Errorf("read %d bytes at byte %d: %w", len(p), at, err)
+	return fmt.Errorf("read %d bytes at byte %d: %w", len(p), offset, err)
 }

@@ -74,7 +74,8 @@ func TestFilesWithoutRowsKeepTheirDimension(t *testing.T) {
 	}
 }
 
-func TestReadRowsTellsTheEndFromABufferThatIsTooSmall(t *testing.T) {
+func TestReadRowsDistinguishesEndFromSmallBuffer(t *testing.T) {
+	// ReadRows distinguishes the end of the rows from a buffer that is too small.
 	m, err := rowsOf("x.u8bin", binFile([]byte{1, 2, 3, 4, 5, 6}, 2, 3))
 	require.NoError(t, err)
 	buffer := make([]byte, 9)
@@ -101,7 +102,8 @@ func TestReadRowsTellsTheEndFromABufferThatIsTooSmall(t *testing.T) {
 	require.ErrorContains(t, err, "row -1")
 }
 
-// lines is a file of rows of one U8 element each behind its dimension; the element is the low byte of the row's number.
+// lines is a file of rows of one U8 element each after its dimension; the element is the low byte
+// of the row's number.
 type lines struct{}
 
 const lineBytes = 5
@@ -144,7 +146,7 @@ func TestReadingHoldsOnePieceAndNotTheFile(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// broken fails behind its first bytes.
+// broken fails after its first bytes.
 type broken struct {
 	data []byte
 	err  error
@@ -160,7 +162,8 @@ func (b broken) ReadAt(p []byte, at int64) (int, error) {
 	return len(p), nil
 }
 
-func TestAFileThatFailsOrShrinksWhileItIsReadIsToldFromOneThatIsWrong(t *testing.T) {
+func TestReadErrorsDifferFromFormatErrors(t *testing.T) {
+	// A file that fails or shrinks while it is read gives another error than one with a wrong format.
 	worn := errors.New("sector not found")
 	for format, e := range endings {
 		whole := write(t, format, e, noise(1, 40*e.Size()), 10, 4)
@@ -190,14 +193,14 @@ func TestHeadsThatCannotBeReadAreNoFormatErrors(t *testing.T) {
 		require.ErrorIs(t, err, worn, format)
 		require.NotErrorIs(t, err, vectorfile.ErrFormat)
 	}
-	// Long enough for the head, not for the search of the row at fault.
+	// Long enough for the head, too short for the search of the wrong row.
 	file := prefixedFile(make([]byte, 8), 4, 1)
 	file = binary.LittleEndian.AppendUint32(file, 2)
 	_, err := vectorfile.NewRows("x.fvecs", &failsLater{data: append(file, make([]byte, 8)...), left: 2, err: worn}, int64(len(file)+8))
 	require.ErrorIs(t, err, worn)
 }
 
-// failsLater answers so many reads.
+// failsLater answers a number of reads.
 type failsLater struct {
 	data []byte
 	left int

@@ -11,7 +11,8 @@ import (
 
 const (
 	npyMagic = "\x93NUMPY"
-	// maxNpyHeader bounds the bytes of the dictionary: what version 1.0 can hold. That of a plain array has about 100.
+	// maxNpyHeader bounds the bytes of the dictionary to those of version 1.0. A plain array has
+	// about 100.
 	maxNpyHeader = math.MaxUint16
 )
 
@@ -20,9 +21,9 @@ func npyRows(file io.ReaderAt, size int64) (*Matrix, error) {
 	return newNpy(file, size, func(a array) (rows, dimension int64, err error) {
 		switch {
 		case !a.element.isVector():
-			return 0, 0, unsupported(a.at.descr, "the array is of type %q, and vectors are f4, f2, u1 or i1: save x.astype('<f4')", a.descr)
+			return 0, 0, unsupported(a.offset.descr, "the array is of type %q, and vectors are f4, f2, u1 or i1: save x.astype('<f4')", a.descr)
 		case len(a.shape) == 1 && a.shape[0] > MaxDimension:
-			return 0, 0, unsupported(a.at.shape, "an array with one dimension is one row, and %d elements are more than the %d of a row: "+
+			return 0, 0, unsupported(a.offset.shape, "an array with one dimension is one row, and %d elements are more than the %d of a row: "+
 				"save x.reshape(-1, 1) if these are rows of one element", a.shape[0], MaxDimension)
 		case len(a.shape) == 1:
 			return 1, a.shape[0], nil
@@ -36,7 +37,7 @@ func npyCodes(file io.ReaderAt, size int64) (*Matrix, error) {
 	return newNpy(file, size, func(a array) (rows, dimension int64, err error) {
 		switch {
 		case !a.element.isCode():
-			return 0, 0, unsupported(a.at.descr, "the array is of type %q, and codes are u1, u2 or u4: save x.astype('<u4')", a.descr)
+			return 0, 0, unsupported(a.offset.descr, "the array is of type %q, and codes are u1, u2 or u4: save x.astype('<u4')", a.descr)
 		case len(a.shape) == 1:
 			return a.shape[0], 1, nil
 		}
@@ -44,13 +45,13 @@ func npyCodes(file io.ReaderAt, size int64) (*Matrix, error) {
 	})
 }
 
-// array is what the header of an array says.
+// array is the header of an array.
 type array struct {
 	descr   string
-	element ElementType // 0: none that this package has
+	element ElementType // 0 if this package has no such type
 	fortran bool
 	shape   []int64 // one or two lengths, not negative
-	at      struct {
+	offset  struct {
 		descr, fortran, shape int64 // bytes from the start of the file
 	}
 	data int64 // bytes from the start of the file to the elements
@@ -67,20 +68,20 @@ func newNpy(file io.ReaderAt, size int64, rule func(array) (rows, dimension int6
 		return nil, err
 	}
 	if a.fortran {
-		return nil, unsupported(a.at.fortran, "the array is in Fortran order: save numpy.ascontiguousarray(x)")
+		return nil, unsupported(a.offset.fortran, "the array is in Fortran order: save numpy.ascontiguousarray(x)")
 	}
 	rows, d, err := rule(a)
 	if err != nil {
 		return nil, err
 	}
 	if d < 1 || d > MaxDimension {
-		return nil, unsupported(a.at.shape, "shape %v has rows of %d elements, allowed is 1 to %d: save an array of that width", a.shape, d, MaxDimension)
+		return nil, unsupported(a.offset.shape, "shape %v has rows of %d elements, allowed is 1 to %d: save an array of that width", a.shape, d, MaxDimension)
 	}
 	m.element, m.dimension, m.rows, m.start = a.element, int(d), rows, a.data
 	m.stride = int64(m.RowBytes())
 	have := size - m.start
 	if rows > have/m.stride {
-		return nil, malformed(m.start, "shape %v in %q is %d rows of %d bytes and the file has %d bytes for them: it is cut, copy it anew",
+		return nil, malformed(m.start, "shape %v in %q is %d rows of %d bytes and the file has %d bytes for them: it is cut, copy it again",
 			a.shape, a.descr, rows, m.stride, have)
 	}
 	if want := rows * m.stride; want != have {
@@ -89,7 +90,7 @@ func newNpy(file io.ReaderAt, size int64, rule func(array) (rows, dimension int6
 	return m, nil
 }
 
-// npyHeader returns the dictionary in front of the data, and where it begins.
+// npyHeader returns the dictionary before the data, and its offset.
 func (m *Matrix) npyHeader(size int64) (header []byte, start int64, err error) {
 	var lead [12]byte // magic, version, length of the header in 2 bytes or in 4
 	if err := m.read(lead[:min(size, int64(len(lead)))], 0); err != nil {
@@ -114,13 +115,13 @@ func (m *Matrix) npyHeader(size int64) (header []byte, start int64, err error) {
 		return nil, 0, unsupported(8, "the header has %d bytes, allowed are %d: a plain array needs about 100", length, maxNpyHeader)
 	}
 	if length > size-start {
-		return nil, 0, malformed(8, "the header has %d bytes, and %d are left of the file: it is cut, copy it anew", length, max(0, size-start))
+		return nil, 0, malformed(8, "the header has %d bytes, and %d are left of the file: it is cut, copy it again", length, max(0, size-start))
 	}
 	header = make([]byte, length)
 	return header, start, m.read(header, start)
 }
 
-// npyElement returns the type that a descr names, 0 if vectors and codes have none such.
+// npyElement returns the type that a descr names, 0 if neither vectors nor codes have it.
 func npyElement(descr string) (ElementType, error) {
 	order, name := "", descr
 	if descr != "" && strings.ContainsRune("<>|=", rune(descr[0])) {

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// parseNpyHeader reads the dictionary {'descr': TYPE, 'fortran_order': BOOL, 'shape': LENGTHS} as Python writes it, and no other
-// Python. start is where header begins in the file.
+// parseNpyHeader reads the dictionary {'descr': TYPE, 'fortran_order': BOOL, 'shape': LENGTHS} as
+// Python writes it, and no other Python. start is the offset of header in the file.
 func parseNpyHeader(header []byte, start int64) (array, error) {
 	c := &literal{s: string(header), start: start}
 	a := array{data: start + int64(len(header))}
 	seen := map[string]bool{}
 	err := c.items('{', '}', func() error {
-		at := c.offset()
+		offset := c.offset()
 		key, err := c.quoted()
 		if err != nil {
 			return err
 		}
 		if seen[key] {
-			return malformed(at, "the header has %q twice: save the array with numpy.save", key)
+			return malformed(offset, "the header has %q twice: save the array with numpy.save", key)
 		}
 		seen[key] = true
 		if err := c.expect(':'); err != nil {
@@ -27,24 +27,24 @@ func parseNpyHeader(header []byte, start int64) (array, error) {
 		}
 		switch value := c.offset(); key {
 		case "descr":
-			a.at.descr = value
+			a.offset.descr = value
 			return c.descr(&a)
 		case "fortran_order":
-			a.at.fortran = value
+			a.offset.fortran = value
 			a.fortran, err = c.boolean()
 			return err
 		case "shape":
-			a.at.shape = value
+			a.offset.shape = value
 			a.shape, err = c.shape()
 			return err
 		}
-		return malformed(at, "the header has the unknown key %q: save the array with numpy.save", key)
+		return malformed(offset, "the header has the unknown key %q: save the array with numpy.save", key)
 	})
 	if err != nil {
 		return array{}, err
 	}
 	if c.space(); c.pos < len(c.s) {
-		return array{}, malformed(c.offset(), "the header goes on behind its dictionary: save the array with numpy.save")
+		return array{}, malformed(c.offset(), "the header continues after its dictionary: save the array with numpy.save")
 	}
 	for _, key := range []string{"descr", "fortran_order", "shape"} {
 		if !seen[key] {
@@ -52,7 +52,7 @@ func parseNpyHeader(header []byte, start int64) (array, error) {
 		}
 	}
 	if n := len(a.shape); n != 1 && n != 2 {
-		return array{}, unsupported(a.at.shape, "the array has %d dimensions, and 1 or 2 are read: save x.reshape(rows, -1)", n)
+		return array{}, unsupported(a.offset.shape, "the array has %d dimensions, and 1 or 2 are read: save x.reshape(rows, -1)", n)
 	}
 	return a, nil
 }
@@ -70,7 +70,7 @@ func (c *literal) space() {
 	c.pos = len(c.s) - len(strings.TrimLeft(c.s[c.pos:], " \t\r\n"))
 }
 
-// next returns the next byte that is no space, without taking it; 0 at the end.
+// next returns the next byte after spaces without consuming it; 0 at the end.
 func (c *literal) next() byte {
 	if c.space(); c.pos == len(c.s) {
 		return 0
@@ -107,7 +107,7 @@ func (c *literal) items(left, right byte, item func() error) error {
 	return c.expect(right)
 }
 
-// quoted reads a string. Names of types and keys need no escapes, so there are none.
+// quoted reads a string without escapes: names of types and keys need none.
 func (c *literal) quoted() (string, error) {
 	quote := c.next()
 	if quote != '\'' && quote != '"' {
@@ -133,15 +133,15 @@ func (c *literal) boolean() (bool, error) {
 }
 
 func (c *literal) descr(a *array) (err error) {
-	at := c.offset()
+	offset := c.offset()
 	if b := c.next(); b == '[' || b == '(' {
-		return unsupported(at, "the array holds records: save one field of plain numbers, numpy.ascontiguousarray(x['name'])")
+		return unsupported(offset, "the array holds records: save one field of plain numbers, numpy.ascontiguousarray(x['name'])")
 	}
 	if a.descr, err = c.quoted(); err != nil {
 		return err
 	}
 	if a.element, err = npyElement(a.descr); err != nil {
-		return unsupported(at, "%v", err)
+		return unsupported(offset, "%v", err)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (c *literal) descr(a *array) (err error) {
 // shape reads a tuple of lengths. Python 2 marks long ones with an L.
 func (c *literal) shape() (shape []int64, err error) {
 	commas := 0
-	at := c.offset()
+	offset := c.offset()
 	err = c.items('(', ')', func() error {
 		if c.next() == '-' {
 			return malformed(c.offset(), "the shape has a negative length: save the array with numpy.save")
@@ -162,7 +162,7 @@ func (c *literal) shape() (shape []int64, err error) {
 		return err
 	})
 	if err == nil && len(shape) == 1 && commas == 0 {
-		err = malformed(at, "the shape is a number and no tuple: save the array with numpy.save")
+		err = malformed(offset, "the shape is a number and no tuple: save the array with numpy.save")
 	}
 	return shape, err
 }

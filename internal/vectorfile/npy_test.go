@@ -125,7 +125,8 @@ func TestHeadersOfOtherWritersAreRead(t *testing.T) {
 	}
 }
 
-func TestDamagedAndHostileArraysAreRefusedWhereTheyAreWrong(t *testing.T) {
+func TestNpyRefusesDamagedArrays(t *testing.T) {
+	// Damaged and hostile arrays are refused, and the error says where they are wrong.
 	good := npyHeader("<f4", "(2, 3)")
 	overflows := npyHeader("<f4", "(4611686018427387905, 4)")
 	data := make([]byte, 24)
@@ -173,7 +174,7 @@ func TestDamagedAndHostileArraysAreRefusedWhereTheyAreWrong(t *testing.T) {
 		"no order":                     header("{'descr': '<f4', 'shape': (2, 3), }", "", bad, `no "fortran_order"`),
 		"a key twice":                  header("{'descr': '<f4', 'shape': (2, 3), 'fortran_order': False, 'shape': (1, 6)}", "'shape': (1", bad, "twice"),
 		"an unknown key":               header("{'descr': '<f4', 'shape': (2, 3), 'fortran_order': False, 'x': 1}", "'x'", bad, "unknown"),
-		"more behind it":               header(good+"0", "0", bad, "goes on"),
+		"more behind it":               header(good+"0", "0", bad, "continues after"),
 		"a program":                    header("__import__('os').system('x')", "__", bad, "'{' is missing"),
 		"a call for a value":           header("{'descr': eval('1')", "eval", bad, "a string is missing"),
 		"an escape":                    header(`{'de\x73cr': '<f4'}`, "'de", bad, "a plain string"),
@@ -215,7 +216,7 @@ func TestEveryByteOfAnArrayIsNeeded(t *testing.T) {
 		data := golden(t, name)
 		for n := range data {
 			if m, err := rowsOf(name, data[:n]); err == nil {
-				// What is left of a file with a dimension in front of every row may be whole rows.
+				// The rest of a file with a dimension before every row may be whole rows.
 				require.Contains(t, name, "vecs", "cut to %d bytes", n)
 				require.Less(t, m.Rows(), int64(3))
 			}

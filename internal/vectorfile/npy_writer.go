@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// npyAlign is the multiple of bytes at which numpy lets elements begin; npyRoom the digits for which it leaves room in the first
-// length, so that an array can grow in place.
+// npyAlign is the alignment of numpy's elements in bytes; npyRoom the digits that numpy reserves
+// for the first length, so that an array can grow in place.
 const (
 	npyAlign = 64
 	npyRoom  = 21
@@ -24,8 +24,9 @@ type NpyWriter struct {
 	err  error // the first one; every later call returns it
 }
 
-// NewNpyWriter writes the header of an array in C order with one length or two, each 0 or more. The elements follow through
-// Write, little endian. There is no BF16 in .npy. The writer buffers; Close flushes and does not close w.
+// NewNpyWriter writes the header of an array in C order with one length or two, each 0 or more. The
+// elements follow through Write, little endian. .npy has no BF16. The writer buffers; Close flushes
+// and does not close w.
 func NewNpyWriter(w io.Writer, e ElementType, shape ...int64) (*NpyWriter, error) {
 	descr, ok := map[ElementType]string{F32: "<f4", F16: "<f2", I8: "|i1", U8: "|u1", U16: "<u2", U32: "<u4"}[e]
 	if !ok {
@@ -50,7 +51,7 @@ func NewNpyWriter(w io.Writer, e ElementType, shape ...int64) (*NpyWriter, error
 	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, tuple)
 	header += strings.Repeat(" ", npyRoom-len(lengths[0]))
 	lead := len(npyMagic) + 2 + 2
-	// numpy pads behind the room even where nothing is missing, but for the newline.
+	// numpy pads after the reserved digits even if no padding is missing but the newline.
 	pad := npyAlign - (lead+len(header)+1)%npyAlign
 	header += strings.Repeat(" ", pad) + "\n"
 
@@ -61,8 +62,8 @@ func NewNpyWriter(w io.Writer, e ElementType, shape ...int64) (*NpyWriter, error
 	return n, n.err
 }
 
-// Write appends p to the elements. p may begin and end inside a row. More bytes than the shape wants are an error, and none of p
-// is written.
+// Write appends p to the elements. p may begin and end inside a row. If there are more bytes than
+// the shape has, it returns an error and writes none of p.
 func (n *NpyWriter) Write(p []byte) (int, error) {
 	if n.err != nil {
 		return 0, n.err
@@ -77,7 +78,7 @@ func (n *NpyWriter) Write(p []byte) (int, error) {
 	return k, n.err
 }
 
-// Close checks that all elements are there, and flushes.
+// Close checks that no element is missing, and flushes.
 func (n *NpyWriter) Close() error {
 	if n.err == nil && n.left > 0 {
 		n.err = fmt.Errorf("write .npy: %d bytes of the shape were not written: %w", n.left, ErrWriter)

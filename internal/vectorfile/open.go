@@ -20,14 +20,14 @@ type File struct {
 // Close closes the file. Reading rows afterwards fails.
 func (f *File) Close() error { return f.file.Close() }
 
-// OpenRows opens a file of vectors; the ending of its name says which format it has. Errors begin with the path.
+// OpenRows opens a file of vectors in the format that its name ends in. Errors begin with the path.
 func OpenRows(path string) (*File, error) { return open(path, NewRows) }
 
 // OpenCodes opens a file of codes, .npy or .ivecs. Errors begin with the path.
 func OpenCodes(path string) (*File, error) { return open(path, NewCodes) }
 
 func open(path string, parse func(string, io.ReaderAt, int64) (*Matrix, error)) (*File, error) {
-	// Asked before it is opened: opening a pipe waits for who writes it.
+	// Check it before opening it: opening a pipe waits for its writer.
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func open(path string, parse func(string, io.ReaderAt, int64) (*Matrix, error)) 
 	return &File{Matrix: m, file: file}, nil
 }
 
-// NewRows returns the vectors of a file of size bytes; the ending of name says which format it has.
+// NewRows returns the vectors of a file of size bytes, in the format that name ends in.
 func NewRows(name string, file io.ReaderAt, size int64) (*Matrix, error) {
 	switch ending := strings.ToLower(filepath.Ext(name)); ending {
 	case ".npy":
@@ -71,7 +71,7 @@ func NewRows(name string, file io.ReaderAt, size int64) (*Matrix, error) {
 	}
 }
 
-// NewCodes returns the codes of a file of size bytes; the ending of name says which format it has.
+// NewCodes returns the codes of a file of size bytes, in the format that name ends in.
 func NewCodes(name string, file io.ReaderAt, size int64) (*Matrix, error) {
 	switch ending := strings.ToLower(filepath.Ext(name)); ending {
 	case ".npy":

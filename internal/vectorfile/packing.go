@@ -7,13 +7,15 @@ import (
 	"math/bits"
 )
 
-// maxCodeBits is what the codes of the largest codebook need.
+// maxCodeBits is the bits of the largest codebook's codes.
 const maxCodeBits = 16
 
-// ErrCode means that a code is larger than its codebook allows, or that packed codes are not as Pack writes them.
+// ErrCode means that a code is too large for its codebook, or packed codes differ from those that Pack
+// writes.
 var ErrCode = errors.New("not a valid code")
 
-// CodeType returns the type of the codes 0 to codewords-1 outside of packed bytes: U8 up to 256 codewords, U16 above.
+// CodeType returns the type of the codes 0 to codewords-1 outside of packed bytes: U8 up to 256
+// codewords, U16 above.
 func CodeType(codewords int) ElementType {
 	if codewords <= 256 {
 		return U8
@@ -21,8 +23,8 @@ func CodeType(codewords int) ElementType {
 	return U16
 }
 
-// Packing says how the codes of one vector of a product codebook lie in bytes: Subspaces codes of Bits bits one after another,
-// each beginning with its lowest bit, in bytes that fill from their lowest bit; zeros fill the last byte. It is the layout of
+// Packing is the layout of the codes of one vector of a product codebook: Subspaces codes of Bits
+// bits one after another, lowest bit first, zeros after the last one. It is the layout of
 // faiss::ProductQuantizer. With 8 or 16 bits it changes nothing.
 type Packing struct {
 	Subspaces int // 1 to MaxDimension
@@ -37,13 +39,14 @@ func PackingOf(subspaces, codewords int) Packing {
 // RowBytes returns the bytes of one vector's codes when they are packed.
 func (p Packing) RowBytes() int { return (p.Subspaces*p.Bits + 7) / 8 }
 
-// CodeBytes returns the bytes of one vector's codes when they are not: each is a U8 or, above 8 bits, a U16.
+// CodeBytes returns the bytes of one vector's codes when they are not: each is a U8 or, above 8
+// bits, a U16.
 func (p Packing) CodeBytes() int { return p.Subspaces * p.codeSize() }
 
 func (p Packing) codeSize() int { return (p.Bits + 7) / 8 }
 
-// Pack writes the codes of whole vectors, CodeBytes each, to packed, which has RowBytes for each. It refuses codes that Bits
-// cannot hold; what packed then holds is undefined.
+// Pack writes the codes of whole vectors, CodeBytes each, to packed, RowBytes each. It refuses
+// codes above Bits; the content of packed is undefined then.
 func (p Packing) Pack(packed, codes []byte) error {
 	if err := p.fits(len(packed), len(codes)); err != nil {
 		return err
@@ -51,7 +54,7 @@ func (p Packing) Pack(packed, codes []byte) error {
 	for row := 0; len(codes) > 0; row++ {
 		var held uint32 // bits not written yet
 		var n int       // how many, below 8 between codes
-		at := row * p.RowBytes()
+		offset := row * p.RowBytes()
 		for i := range p.Subspaces {
 			code := p.code(codes, i)
 			if code>>p.Bits != 0 {
@@ -59,13 +62,13 @@ func (p Packing) Pack(packed, codes []byte) error {
 			}
 			held |= code << n
 			for n += p.Bits; n >= 8; n -= 8 {
-				packed[at] = byte(held)
+				packed[offset] = byte(held)
 				held >>= 8
-				at++
+				offset++
 			}
 		}
 		if n > 0 {
-			packed[at] = byte(held)
+			packed[offset] = byte(held)
 		}
 		codes = codes[p.CodeBytes():]
 	}
@@ -80,11 +83,11 @@ func (p Packing) Unpack(codes, packed []byte) error {
 	for row := 0; len(codes) > 0; row++ {
 		var held uint32
 		var n int
-		at := row * p.RowBytes()
+		offset := row * p.RowBytes()
 		for i := range p.Subspaces {
 			for ; n < p.Bits; n += 8 {
-				held |= uint32(packed[at]) << n
-				at++
+				held |= uint32(packed[offset]) << n
+				offset++
 			}
 			p.setCode(codes, i, held&(1<<p.Bits-1))
 			held >>= p.Bits

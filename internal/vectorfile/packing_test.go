@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/vectorfile"
 )
 
-func TestPackedCodesAreOneLongNumberLowestCodeFirst(t *testing.T) {
+func TestPackingStoresTheLowestCodeFirst(t *testing.T) {
+	// Packed codes are one long number with the lowest code first.
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, subspaces := range []int{1, 2, 3, 7, 16, 64, 500} {
 		for bitsOf := 1; bitsOf <= 16; bitsOf++ {
@@ -41,7 +42,7 @@ func TestPackedCodesAreOneLongNumberLowestCodeFirst(t *testing.T) {
 	}
 }
 
-// codeBytes is what travels: a byte for each code of 8 bits or fewer, else two.
+// codeBytes returns the codes as in messages: a byte each up to 8 bits, else two.
 func codeBytes(codes []uint16, bitsOf int) []byte {
 	var b []byte
 	for _, code := range codes {

@@ -47,7 +47,8 @@ func TestDamagedPrefixedFilesAreRefusedAtTheirRow(t *testing.T) {
 	}
 }
 
-func TestRowsOfMixedDimensionsThatAddUpAreRefusedWhenRead(t *testing.T) {
+func TestVecsRefusesMixedDimensions(t *testing.T) {
+	// Rows of mixed dimensions whose sizes add up are refused when they are read.
 	// Rows of 2, 3 and 1 elements are as long as three of 2.
 	file := bytes.Join([][]byte{prefixedFile(make([]byte, 8), 8, 2), prefixedFile(make([]byte, 12), 12, 3), prefixedFile(make([]byte, 4), 4, 1)}, nil)
 	m, err := rowsOf("x.fvecs", file)
@@ -60,7 +61,9 @@ func TestRowsOfMixedDimensionsThatAddUpAreRefusedWhenRead(t *testing.T) {
 	require.Contains(t, refused(t, err, vectorfile.ErrFormat, 12), "row 1 has dimension 3, the rows before it 2")
 }
 
-func TestIntegersAreVectorsWhereFloatsHoldThemAndCodesWhereTheyAreNotNegative(t *testing.T) {
+func TestIntegersAsVectorsAndAsCodes(t *testing.T) {
+	// Integers are read as vectors if float32 holds them exactly, and as codes if they are not
+	// negative.
 	file := func(values ...int32) []byte {
 		var rows []byte
 		for _, v := range values {

@@ -9,17 +9,18 @@ import (
 
 const writeBuffer = 64 << 10
 
-// VecsWriter writes rows of 4-byte elements, each behind its dimension: .fvecs from F32, .ivecs from U32. It is not safe for
-// concurrent use.
+// VecsWriter writes rows of 4-byte elements, each after its dimension: .fvecs from F32, .ivecs from
+// U32. It is not safe for concurrent use.
 type VecsWriter struct {
 	w         *bufio.Writer
 	dimension int
-	left      int   // bytes that the current row still wants; 0 between rows
+	left      int   // bytes missing of the current row; 0 between rows
 	err       error // the first one; every later call returns it
 }
 
-// NewVecsWriter returns a writer of rows of dimension elements, 1 to MaxDimension. It buffers; Close flushes and does not close
-// w. Without any row the file is empty, and readers refuse it: it has no dimension.
+// NewVecsWriter returns a writer of rows of dimension elements, 1 to MaxDimension. It buffers;
+// Close flushes and does not close w. Without any row the file is empty, and readers refuse it
+// because it has no dimension.
 func NewVecsWriter(w io.Writer, dimension int) (*VecsWriter, error) {
 	if dimension < 1 || dimension > MaxDimension {
 		return nil, fmt.Errorf("write rows of dimension %d, want 1 to %d: %w", dimension, MaxDimension, ErrWriter)

@@ -62,7 +62,7 @@ func TestHeadsOfLargeArraysAreThoseOfNumpy(t *testing.T) {
 		}
 		require.Equal(t, fields[2], hex.EncodeToString(file.Bytes()), line)
 	}
-	// A writer that gets enough to empty its buffer.
+	// A writer that gets enough bytes to empty its buffer.
 	for _, line := range lines {
 		fields := strings.Fields(line)
 		if fields[1] != "1000000000,128" {
