@@ -3,6 +3,7 @@ package jinja
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
@@ -17,14 +18,13 @@ func lowered(s string) string {
 // titled is one character as the first of a word.
 func titled(c rune) string { return cases.Title(language.Und, cases.NoLower).String(string(c)) }
 
+// capitalized takes the first character's width from s: a byte that is not UTF-8 reads as U+FFFD, which is longer than itself.
 func capitalized(s string) string {
-	for i, c := range s {
-		if i == 0 {
-			width := len(string(c))
-			return titled(c) + lowered(s[width:])
-		}
+	if s == "" {
+		return s
 	}
-	return s
+	first, width := utf8.DecodeRuneInString(s)
+	return titled(first) + lowered(s[width:])
 }
 
 // cased reports whether a letter has a case. Python's title starts words between others.

@@ -24,6 +24,7 @@ func FuzzTemplatesStayWithinTheirLimits(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(string(source))
 	}
+	f.Add("{{ '\xe4'.capitalize() }}")
 	given := variables(f)
 	limits := jinja.Limits{Text: 4096, Steps: 2000, Depth: 300}
 	f.Fuzz(func(t *testing.T, source string) {
