@@ -16,6 +16,8 @@
 #                  has alone
 #   transformers   logprobs and greedy tokens as served, against Hugging Face's transformers in float32 with the same
 #                  random weights, if a Python with torch and transformers is installed
+#   families       a small model of every architecture on the CPU engine, as served, against transformers in float32 with
+#                  the same random weights, with prompts around its window; a GPU is not used
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which must not
 #                  allocate device memory during it
 #   two            with two GPUs: models that both hold together, their speed and that of gathers against floors, the
@@ -40,9 +42,10 @@
 #   ARCHITECTURES  compute capabilities of the stage build (default: this GPU's, 9.0 as 90a)
 #   SERVED         parts of the stage served, separated by spaces (default: engine mixes join prefix cancel overload
 #                  fairness)
-#   PYTHON         the interpreter of the stage transformers (default: python3)
+#   PYTHON         the interpreter of the stages transformers and families (default: python3)
 #   TRANSFORMERS   SHAPE:TYPE:KV:OWN of each of its checks, separated by spaces; OWN is transformers' own type, f16 or
 #                  bf16, to whose error the engine's is compared
+#   FAMILIES       NAME:CONTEXT:PROMPTS of each small model of the stage families; see cuda/gpu-check/families.sh
 #   BENCH          SHAPE:TYPE:KV:BATCHES:PROMPT of each benchmark, separated by spaces; KV default: a worker's default
 # shellcheck disable=SC2034 # the stages' files use variables that are set here
 set -uo pipefail
@@ -100,12 +103,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness transformers generate two neighbour bytes phases bench invariance served vectors figures
+  set -- build architectures tests portable sanitizer conformance sameness transformers families generate two neighbour bytes phases bench invariance served vectors figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | transformers | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | transformers | families | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

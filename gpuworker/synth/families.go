@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // small has a small shape of every architecture of package arch. Each has every block of its
@@ -90,7 +91,19 @@ const headName = "output.weight"
 // Small returns a small shape of an architecture, or of a variant such as gemma4-e2b.
 func Small(name string) (Shape, bool) {
 	family, ok := small[name]
-	return Shape{Name: "small " + name, Architecture: cmp.Or(family.Architecture, name), Family: &family}, ok
+	architecture := cmp.Or(family.Architecture, name)
+	if v, is := smallVariants[name]; is {
+		family, architecture = v.family()
+		ok = true
+	}
+	return Shape{Name: "small " + name, Architecture: architecture, Family: &family}, ok
+}
+
+// SmallNames lists the names that Small knows, sorted.
+func SmallNames() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(small)), maps.Keys(smallVariants))
+	slices.Sort(names)
+	return names
 }
 
 // keys returns the keys that every architecture has, and more.

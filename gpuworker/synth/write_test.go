@@ -190,6 +190,27 @@ func TestNamedShapesMatchTheirModels(t *testing.T) {
 	require.False(t, ok)
 }
 
+func TestSmallModelsAreWhatTheirArchitecturesRead(t *testing.T) {
+	windows := map[string]bool{"mistral": true, "phi3-window": true, "olmo3": true, "olmo2": true, "gemma4-dense": true}
+	for _, name := range synth.SmallNames() {
+		shape, ok := synth.Small(name)
+		require.True(t, ok)
+		m, err := arch.Parse(write(t, shape, gguf.F32, 1))
+		require.NoError(t, err, name)
+		if want, told := windows[name]; told {
+			require.Equal(t, want, m.Desc.Layers[0].Mixer.Window == 24, name)
+		}
+	}
+	require.Subset(t, synth.SmallNames(), arch.Architectures())
+	plain, _ := synth.Small("olmo2-plain")
+	m, err := arch.Parse(write(t, plain, gguf.F32, 1))
+	require.NoError(t, err)
+	require.Zero(t, m.Desc.Layers[0].Mixer.Window)
+	require.Len(t, m.Desc.Ropes, 1)
+	_, ok := synth.Small("mamba")
+	require.False(t, ok)
+}
+
 func TestImpossibleShapesAreRefused(t *testing.T) {
 	with := func(change func(s *synth.Shape)) synth.Shape { s := small(); change(&s); return s }
 	for name, tc := range map[string]struct {

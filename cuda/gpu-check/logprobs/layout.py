@@ -1,10 +1,18 @@
-"""Maps a GGUF file's tensors and hyperparameters to the models of transformers."""
+"""Maps a GGUF file's tensors to the parameters of transformers' models."""
 
 import re
 
 import numpy as np
 
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+import configs
+
+OUTER = {
+    "token_embd": "embed_tokens",
+    "output_norm": "norm",
+    "per_layer_token_embd": "embed_tokens_per_layer",
+    "per_layer_model_proj": "per_layer_model_projection",
+    "per_layer_proj_norm": "per_layer_projection_norm",
+}
 INNER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -18,77 +26,114 @@ INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-ROPE_FACTORS = "rope_freqs.weight"
-
-# The context extension of Llama 3, of which a file stores only the factors.
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
+# What families call otherwise, or have besides.
+ENDS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+BOTH_ENDS = {**ENDS, "ffn_norm": "pre_feedforward_layernorm"}
+FUSED = {"ffn_up": "mlp.gate_up_proj"}
+OTHER = {
+    "exaone4": ENDS,
+    "gemma2": BOTH_ENDS,
+    "gemma3": BOTH_ENDS,
+    "gemma4": {
+        **BOTH_ENDS,
+        "inp_gate": "per_layer_input_gate",
+        "proj": "per_layer_projection",
+        "post_norm": "post_per_layer_input_norm",
+        "layer_output_scale": "layer_scalar",
+    },
+    "glm4": {**FUSED, "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"},
+    "olmo2": ENDS,
+    "phi3": {**FUSED, "attn_qkv": "self_attn.qkv_proj"},
+    "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
-
-# Metadata that changes what a model computes and is not supported here.
-REFUSED = ("attention.scale", "rope.scaling.type", "attention.sliding_window", "expert_count")
+# Files of these keep the two dimensions of a head that rotate together side by side; transformers has them half a head apart.
+PAIRED = ("granite", "llama", "mistral3", "smollm3")
+# Files of these have the one that the network adds to the weights of norms.
+ADDED = ("gemma2", "gemma3")
+# Metadata that changes what a model computes and is not supported here, for families that do not read it.
+REFUSED = {"attention.scale": ("granite",), "expert_count": ()}
+# A frequency with a larger factor does not rotate.
+STILL = 1e20
 
 
 class Layout:
-    """The shape of a file's model. architecture is llama, qwen2 or qwen3."""
+    """The shape of a file's model. read returns the numbers of a tensor by its name."""
 
-    def __init__(self, metadata, names):
+    def __init__(self, metadata, names, read=None):
         self.architecture = metadata["general.architecture"]
-        if self.architecture not in ("llama", "qwen2", "qwen3"):
-            raise ValueError(f"architecture {self.architecture}: want llama, qwen2 or qwen3")
+        if self.architecture not in configs.FAMILIES:
+            raise ValueError(f"architecture {self.architecture}: want one of {', '.join(configs.FAMILIES)}")
         of = {key.split(".", 1)[1]: value for key, value in metadata.items() if key.startswith(self.architecture + ".")}
-        for key in REFUSED:
-            if of.get(key):
+        for key, families in REFUSED.items():
+            if of.get(key) and self.architecture not in families:
                 raise ValueError(f"{self.architecture}.{key} is {of[key]}: not built")
-        self.heads, self.kv_heads, self.head = of["attention.head_count"], of["attention.head_count_kv"], of["attention.key_length"]
-        if of["rope.dimension_count"] != self.head:
-            raise ValueError(f"rotations over {of['rope.dimension_count']} of {self.head} dimensions: not built")
-        self.base = of["rope.freq_base"]
+        self.heads, self.kv_heads, self.head = of["attention.head_count"], of["attention.head_count_kv"], configs.width(of)
+        self.base = float(of.get("rope.freq_base", 10000.0))
         self.tied = "output.weight" not in names
-        self.extended = ROPE_FACTORS in names
-        self.config = {
-            "vocab_size": of["vocab_size"],
-            "hidden_size": of["embedding_length"],
-            "intermediate_size": of["feed_forward_length"],
-            "num_hidden_layers": of["block_count"],
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head,
-            "max_position_embeddings": of["context_length"],
-            "rms_norm_eps": of["attention.layer_norm_rms_epsilon"],
-            "tie_word_embeddings": self.tied,
-        }
+        shared = of.get("attention.shared_kv_layers", 0)
+        self.first_shared = of["block_count"] - shared if shared else np.inf
+        self.model = configs.FAMILIES[self.architecture](of, names)
+        # The factors that transformers' configuration cannot state: the frequencies are then set.
+        self.factors = None
+        if configs.LONG in names:
+            self.model.fields["rope_parameters"] |= {
+                "long_factor": read(configs.LONG).astype(float).tolist(), "short_factor": read(configs.SHORT).astype(float).tolist(),
+            }
+        elif configs.FACTORS in names:
+            self.take(read(configs.FACTORS))
 
-    def rope(self):
-        """Returns the RoPE parameters under transformers' names, without the base."""
-        return LLAMA3 if self.extended else {"rope_type": "default"}
+    def take(self, factors):
+        """Takes the file's factors as what they say: Gemma 4's part of a head, Llama 3's extension, or any others."""
+        rope = self.model.fields["rope_parameters"]
+        if self.architecture == "gemma4":
+            rope["full_attention"]["partial_rotary_factor"] = float(np.mean(factors < STILL))
+        elif rope["rope_type"] != "default":
+            raise ValueError(f"factors of frequencies together with rope scaling {rope['rope_type']}: not built")
+        else:
+            self.factors = factors.astype(np.float64)
+            if np.allclose(self.factors, self.llama3(), rtol=1e-4):
+                rope |= configs.LLAMA3
 
-    def frequencies(self, factors):
-        """Returns the RoPE frequencies in float64; factors are the file's, or None."""
-        plain = float(self.base) ** (-np.arange(0, self.head, 2) / self.head)
-        return plain if factors is None else plain / factors.astype(np.float64)
+    def llama3(self):
+        """The factors of Llama 3's context extension."""
+        turns = configs.LLAMA3["original_max_position_embeddings"] * self.plain() / (2 * np.pi)
+        low, high, factor = (configs.LLAMA3[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
+        stays = np.clip((turns - low) / (high - low), 0, 1)
+        return 1 / ((1 - stays) / factor + stays)
+
+    def plain(self):
+        return self.base ** (-np.arange(0, self.head, 2) / self.head)
+
+    def frequencies(self):
+        """The frequencies in float64 where the file has factors for them, else None."""
+        return None if self.factors is None else self.plain() / self.factors
 
     def parameters(self, name):
-        """Returns the parameters that a tensor of the file fills: two if the head is the embedding, none for factors."""
-        if name == ROPE_FACTORS:
+        """Returns the parameters that a tensor of the file fills, below the decoder but for lm_head: two if the head is the
+        embedding, none for factors and for keys and values that nothing reads."""
+        if name in (configs.FACTORS, configs.LONG, configs.SHORT):
             return []
         stem, kind = name.rsplit(".", 1)
+        if stem == "output":
+            return ["lm_head.weight"]
         if stem in OUTER:
             tied = ["lm_head.weight"] if stem == "token_embd" and self.tied else []
             return [f"{OUTER[stem]}.{kind}", *tied]
-        if (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)) and found[2] in INNER:
-            return [f"model.layers.{found[1]}.{INNER[found[2]]}.{kind}"]
+        inner = {**INNER, **OTHER.get(self.architecture, {})}
+        if (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)) and found[2] in inner:
+            if int(found[1]) >= self.first_shared and found[2] in ("attn_k", "attn_v", "attn_k_norm"):
+                return []
+            place = f"layers.{found[1]}.{inner[found[2]]}"
+            return [place if place.endswith("layer_scalar") else f"{place}.{kind}"]
         raise ValueError(f"tensor {name} has no place in {self.architecture}")
 
     def arranged(self, name, values):
-        """A tensor's rows in transformers' order. It rotates dimension i of a head with i + head/2, as files of Qwen do; files
-        of llama keep the two that rotate together side by side."""
-        heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(name.split(".")[-2])
-        if self.architecture != "llama" or heads is None:
+        """A tensor as transformers has it: its rows in another order, or without the one that the network adds."""
+        part = name.split(".")[-2]
+        if self.architecture in ADDED and part.endswith("norm"):
+            return values - np.float32(1)
+        heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(part)
+        if self.architecture not in PAIRED or heads is None:
             return values
         pairs = values.reshape(heads, self.head // 2, 2, -1)
         return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)

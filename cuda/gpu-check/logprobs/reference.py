@@ -1,6 +1,7 @@
 """Models of transformers with the weights of a GGUF file."""
 
 import contextlib
+import copy
 
 import torch
 import transformers
@@ -9,7 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import layout
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
 def require_float32(device):
@@ -22,50 +22,94 @@ def require_float32(device):
 
 
 class Reference:
-    """A model on a device: weights in float32, and run in float32, float16 or bfloat16."""
+    """A model on a device: weights in float32, and run in float32, float16 or bfloat16. attention is transformers' name of an
+    implementation; eager is the one that has caps of scores."""
 
-    def __init__(self, file, device):
-        self.device, self.layout = device, layout.Layout(file.metadata, file.shapes)
-        name = CLASSES[self.layout.architecture]
-        config = self.config(getattr(transformers, name + "Config"))
+    def __init__(self, file, device, attention="sdpa"):
+        if int(transformers.__version__.split(".")[0]) < 5:
+            raise ValueError(f"transformers {transformers.__version__}: want 5 or later, which have rope_parameters")
+        self.device, self.layout = device, layout.Layout(file.metadata, file.shapes, file.read)
         with contextlib.nullcontext() if device == "cpu" else torch.device(device):
-            self.model = getattr(transformers, name + "ForCausalLM")(config)
+            self.model = self.build(attention)
         self.model.float().eval().requires_grad_(False)
         self.fill(file)
-        self.check_rotations(file)
+        self.rotate()
         self.weights = {key: p.data for key, p in self.model.named_parameters()}
 
-    def config(self, kind):
-        """Releases from 5 on store the base together with the other RoPE parameters."""
-        rope, base, shape = self.layout.rope(), self.layout.base, self.layout.config
-        if hasattr(kind(), "rope_parameters"):
-            return kind(**shape, rope_parameters={**rope, "rope_theta": base})
-        return kind(**shape, rope_theta=base, rope_scaling=rope if self.layout.extended else None)
+    def build(self, attention):
+        """Makes the model, by the first fields that this release takes."""
+        of, errors = self.layout.model, []
+        kind, config = getattr(transformers, of.kind + "ForCausalLM"), getattr(transformers, of.config or of.kind + "Config")
+        for other in ({}, *of.others):
+            try:
+                made = config(**copy.deepcopy({**of.fields, **other}))
+                made._attn_implementation = attention
+                return kind(made)
+            except Exception as error:  # the first one says what is wrong with the fields that are wanted
+                errors.append(error)
+        raise errors[0]
 
+    @torch.no_grad()
     def fill(self, file):
         """Assigns every parameter its tensor, and fails if a parameter or a tensor is left over."""
-        parameters = dict(self.model.named_parameters(remove_duplicate=False))
-        missing = set(parameters)
+        parameters = self.model.state_dict(keep_vars=True)
+        embedding = "embed_tokens.weight"
+        decoder = next(key for key in parameters if key.endswith(embedding))[: -len(embedding)]
+        missing, wrong = set(parameters), []
         for name, values in file.read_all():
-            places = self.layout.parameters(name)
-            if not places:
-                continue
             values = torch.from_numpy(self.layout.arranged(name, values)).to(self.device)
-            for place in places:
-                if place not in parameters or parameters[place].shape != values.shape:
-                    raise ValueError(f"tensor {name} does not fit {place}")
-                parameters[place].copy_(values)
+            for place in self.layout.parameters(name):
+                place = place if place.startswith("lm_head") else decoder + place
                 missing.discard(place)
+                if place in parameters and ".mlp." in place and parameters[place].shape != values.shape:
+                    self.resize(place, values)
+                elif place not in parameters or parameters[place].shape != values.shape:
+                    wrong.append(f"{name} {tuple(values.shape)} for {place} {tuple(parameters[place].shape) if place in parameters else ''}")
+                else:
+                    parameters[place].copy_(values)
+        if wrong:
+            raise ValueError(f"tensors that fit nothing: {'; '.join(wrong)}; nothing for {sorted(missing)}")
         if missing:
             raise ValueError(f"the file has nothing for {sorted(missing)}")
 
-    def check_rotations(self, file):
-        """Compares the frequencies that transformers computes with the file's."""
-        factors = file.read(layout.ROPE_FACTORS) if self.layout.extended else None
-        want = torch.from_numpy(self.layout.frequencies(factors))
-        got = self.model.model.rotary_emb.inv_freq.double().cpu()
-        if got.shape != want.shape or not torch.allclose(got, want, rtol=1e-5, atol=0):
-            raise ValueError("transformers rotates by other frequencies than the file says")
+    def resize(self, place, values):
+        """Gives a matrix of an MLP another width: a configuration has one for all layers."""
+        module = self.model.get_submodule(place.rsplit(".", 1)[0])
+        module.weight = torch.nn.Parameter(values, requires_grad=False)
+        module.out_features, module.in_features = values.shape
+
+    def rotate(self):
+        """Sets or compares the frequencies that the file has factors for, and stretches positions where the file says so."""
+        decoder, fields = self.model.base_model, self.layout.model.fields
+        want = self.layout.frequencies()
+        if want is not None:
+            rotary, want = decoder.rotary_emb, torch.from_numpy(want)
+            if fields["rope_parameters"]["rope_type"] == "default":
+                for name in ("inv_freq", "original_inv_freq"):
+                    if isinstance(getattr(rotary, name, None), torch.Tensor):
+                        setattr(rotary, name, want.float().to(self.device))
+            if not torch.allclose(rotary.inv_freq.double().cpu(), want, rtol=1e-5, atol=0):
+                raise ValueError("transformers rotates by other frequencies than the file says")
+        if self.layout.model.kind == "Olmo3" and hasattr(decoder.rotary_emb, "inv_freq"):
+            self.rotate_windows(decoder, fields["rope_parameters"]["sliding_attention"])
+
+    @staticmethod
+    def rotate_windows(decoder, parameters):
+        """Rotates layers with a window by their own parameters, in releases that rotate all layers alike."""
+        config = copy.deepcopy(decoder.config)
+        config.rope_parameters = dict(parameters)
+        rotary = type(decoder.rotary_emb)(config)
+
+        def local(forward):
+            def run(states, *positional, **named):
+                named["position_embeddings"] = rotary(states, named["position_ids"])
+                return forward(states, *positional, **named)
+
+            return run
+
+        for layer, kind in zip(decoder.layers, decoder.config.layer_types):
+            if kind == "sliding_attention":
+                layer.forward = local(layer.forward)
 
     @torch.no_grad()
     def logprobs(self, ids, kind):
@@ -77,3 +121,9 @@ class Reference:
         with sdpa_kernel(SDPBackend.MATH) if kind == "f32" else contextlib.nullcontext():
             logits = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0]
         return torch.log_softmax(logits.float(), dim=-1)
+
+    @torch.no_grad()
+    def hidden(self, ids):
+        """The residual stream before each layer and the final hidden states, (layers + 1, tokens, width) in float32."""
+        out = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False, output_hidden_states=True)
+        return torch.stack([each[0].float().cpu() for each in out.hidden_states])

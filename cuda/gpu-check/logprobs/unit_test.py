@@ -1,5 +1,6 @@
 """Tests of the parts that need neither torch nor a GPU. Run by `python3 -m unittest discover -s cuda/gpu-check/logprobs -p '*_test.py'`."""
 
+import copy
 import json
 import os
 import struct
@@ -11,7 +12,8 @@ import numpy as np
 import gguf_file
 import verdict
 from answer import Answer
-from layout import LLAMA3, Layout
+from configs import LLAMA3, LONG, SHORT, Fixed
+from layout import Layout
 
 
 def text(s):
@@ -96,6 +98,15 @@ def metadata(architecture, **changed):
     return {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in of.items()}}
 
 
+WINDOW = {"attention.sliding_window": 24}
+
+
+def gemma4(**changed):
+    return metadata("gemma4", **WINDOW, **{
+        "block_count": 2, "attention.sliding_window_pattern": [True, False], "attention.head_count_kv": [3, 1], "attention.key_length_swa": 4,
+        **changed})
+
+
 def rotated(head, angles, side_by_side):
     """Rotates a head whose pairs are adjacent, or half a head apart."""
     half = len(head) // 2
@@ -126,27 +137,106 @@ class LayoutTest(unittest.TestCase):
 
     def test_places(self):
         tied, untied = Layout(metadata("qwen3"), []), Layout(metadata("qwen3"), ["output.weight"])
-        self.assertEqual(tied.parameters("token_embd.weight"), ["model.embed_tokens.weight", "lm_head.weight"])
-        self.assertEqual(untied.parameters("token_embd.weight"), ["model.embed_tokens.weight"])
+        self.assertEqual(tied.parameters("token_embd.weight"), ["embed_tokens.weight", "lm_head.weight"])
+        self.assertEqual(untied.parameters("token_embd.weight"), ["embed_tokens.weight"])
         self.assertEqual(untied.parameters("output.weight"), ["lm_head.weight"])
-        self.assertEqual(tied.parameters("blk.11.attn_k.bias"), ["model.layers.11.self_attn.k_proj.bias"])
+        self.assertEqual(tied.parameters("blk.11.attn_k.bias"), ["layers.11.self_attn.k_proj.bias"])
         self.assertEqual(tied.parameters("rope_freqs.weight"), [])
-        for name in "blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "position_embd.weight":
+        for name in "blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "position_embd.weight", "blk.0.post_ffw_norm.weight":
             with self.assertRaisesRegex(ValueError, name):
                 tied.parameters(name)
 
+    def test_families_call_tensors_otherwise(self):
+        for architecture, name, want in (
+            ("gemma2", "ffn_norm.weight", "pre_feedforward_layernorm.weight"), ("olmo2", "post_attention_norm.weight", "post_attention_layernorm.weight"),
+            ("glm4", "ffn_up.weight", "mlp.gate_up_proj.weight"), ("glm4", "post_attention_norm.weight", "post_self_attn_layernorm.weight"),
+            ("phi3", "attn_qkv.weight", "self_attn.qkv_proj.weight"), ("seed_oss", "post_attention_norm.weight", "post_attention_layernorm.weight"),
+        ):
+            self.assertEqual(Layout(metadata(architecture), []).parameters("blk.0." + name), ["layers.0." + want])
+
+    def test_nothing_reads_keys_of_layers_that_share_them(self):
+        layout = Layout(gemma4(**{"attention.shared_kv_layers": 1}), [])
+        self.assertEqual(layout.parameters("blk.1.attn_v.weight"), [])
+        self.assertEqual(layout.parameters("blk.0.attn_v.weight"), ["layers.0.self_attn.v_proj.weight"])
+        self.assertEqual(layout.parameters("blk.1.layer_output_scale.weight"), ["layers.1.layer_scalar"])
+
+    def test_norms_of_gemma_lose_the_one(self):
+        for architecture, name, want in ("gemma3", "blk.0.attn_q_norm.weight", 0.25), ("gemma3", "blk.0.attn_q.weight", 1.25), ("qwen3", "output_norm.weight", 1.25):
+            self.assertEqual(Layout(metadata(architecture, **WINDOW), []).arranged(name, np.full(3, 1.25, np.float32)).tolist(), [want] * 3)
+
     def test_factors_divide_frequencies(self):
-        layout = Layout(metadata("llama"), ["rope_freqs.weight"])
-        self.assertEqual(layout.rope(), LLAMA3)
-        np.testing.assert_allclose(layout.frequencies(np.array([1, 2, 4, 8], np.float32)),
-                                   [1, 500000**-0.25 / 2, 500000**-0.5 / 4, 500000**-0.75 / 8])
+        layout = Layout(metadata("llama"), ["rope_freqs.weight"], lambda name: np.array([1, 2, 4, 8], np.float32))
+        self.assertEqual(layout.model.fields["rope_parameters"], {"rope_type": "default", "rope_theta": 500000})
+        np.testing.assert_allclose(layout.frequencies(), [1, 500000**-0.25 / 2, 500000**-0.5 / 4, 500000**-0.75 / 8])
+
+    def test_factors_of_llama3_are_recognised(self):
+        plain = Layout(metadata("llama"), [])
+        self.assertIsNone(plain.frequencies())
+        layout = Layout(metadata("llama"), ["rope_freqs.weight"], lambda name: plain.llama3().astype(np.float32))
+        self.assertEqual(layout.model.fields["rope_parameters"], {**LLAMA3, "rope_theta": 500000})
+
+    def test_factors_of_gemma4_are_a_part_of_a_head(self):
+        layout = Layout(gemma4(), ["rope_freqs.weight"], lambda name: np.array([1, 1e30, 1e30, 1e30], np.float32))
+        self.assertEqual(layout.model.fields["rope_parameters"]["full_attention"]["partial_rotary_factor"], 0.25)
+        self.assertIsNone(layout.frequencies())
 
     def test_what_is_not_built_is_refused(self):
-        for key, value in ("attention.scale", 0.5), ("rope.dimension_count", 4), ("rope.scaling.type", "yarn"):
-            with self.assertRaises(ValueError):
+        for key, value in ("attention.scale", 0.5), ("expert_count", 8):
+            with self.assertRaisesRegex(ValueError, key):
                 Layout(metadata("llama", **{key: value}), [])
-        with self.assertRaisesRegex(ValueError, "gemma"):
-            Layout(metadata("gemma"), [])
+        with self.assertRaisesRegex(ValueError, "mamba"):
+            Layout(metadata("mamba"), [])
+
+
+class ConfigTest(unittest.TestCase):
+    def fields(self, architecture, **changed):
+        return Layout(metadata(architecture, **changed), []).model.fields
+
+    def test_a_window_makes_a_mistral_of_a_llama(self):
+        self.assertEqual(Layout(metadata("llama"), []).model.kind, "Llama")
+        model = Layout(metadata("llama", **WINDOW), []).model
+        self.assertEqual((model.kind, model.fields["sliding_window"]), ("Mistral", 24))
+
+    def test_layers_have_the_window_of_the_list_or_of_the_family(self):
+        kinds = self.fields("gemma3", **WINDOW, **{"block_count": 8})["layer_types"]
+        self.assertEqual([i for i, kind in enumerate(kinds) if kind == "full_attention"], [5])
+        kinds = self.fields("gemma3", **WINDOW, **{"block_count": 2, "attention.sliding_window_pattern": [False, True]})["layer_types"]
+        self.assertEqual(kinds, ["full_attention", "sliding_attention"])
+
+    def test_windows_rotate_unstretched(self):
+        stretched = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+        rope = self.fields("gemma3", **WINDOW, **stretched)["rope_parameters"]
+        self.assertEqual(rope["full_attention"], {"rope_type": "linear", "rope_theta": 500000, "factor": 4})
+        self.assertEqual(rope["sliding_attention"], {"rope_type": "default", "rope_theta": 10000})
+        rope = self.fields("olmo2", **WINDOW, **stretched)["rope_parameters"]
+        self.assertEqual(rope["sliding_attention"], {"rope_type": "default", "rope_theta": 500000})
+
+    def test_yarn_and_temperature(self):
+        fields = self.fields("mistral3", **{
+            "rope.scaling.type": "yarn", "rope.scaling.factor": 16.0, "rope.scaling.original_context_length": 32,
+            "rope.scaling.yarn_log_multiplier": 0.5, "attention.temperature_scale": 0.25})
+        self.assertEqual(fields["rope_parameters"], {
+            "rope_type": "yarn", "rope_theta": 500000, "factor": 16, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
+            "mscale": 1, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.25})
+        self.assertEqual(fields["max_position_embeddings"], 512)
+
+    def test_lists_of_longrope(self):
+        lists = {LONG: np.array([2, 4], np.float32), SHORT: np.array([1, 1.5], np.float32)}
+        of = metadata("phi3", **{"rope.dimension_count": 4, "rope.scaling.original_context_length": 32, "rope.scaling.attn_factor": 1.5})
+        rope = Layout(of, list(lists), lists.get).model.fields["rope_parameters"]
+        self.assertEqual(rope, {
+            "rope_type": "longrope", "rope_theta": 500000, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 32, "factor": 2,
+            "attention_factor": 1.5, "long_factor": [2, 4], "short_factor": [1, 1.5]})
+
+    def test_gemma4_has_two_kinds_of_heads(self):
+        fields = Layout(gemma4(), ["blk.0.attn_v.weight"]).model.fields
+        want = {"num_key_value_heads": 3, "num_global_key_value_heads": 1, "head_dim": 4, "global_head_dim": 8, "attention_k_eq_v": True}
+        self.assertEqual({key: fields[key] for key in want}, want)
+
+    def test_the_last_layer_keeps_its_window(self):
+        kinds = Fixed(["full_attention", "sliding_attention"])
+        kinds[-1] = "full_attention"
+        self.assertEqual(copy.deepcopy(kinds), ["full_attention", "sliding_attention"])
 
 
 class AnswerTest(unittest.TestCase):
@@ -201,6 +291,11 @@ class VerdictTest(unittest.TestCase):
         self.assertFalse(missed.kept)
         self.assertIn("token 1 is 2 for 3", missed.text)
         self.assertFalse(verdict.of_tokens([], [], [], 0.01).kept)
+
+    def test_float32_has_a_bound_of_its_own(self):
+        self.assertTrue(verdict.of_float32({"10": 2e-5, "60": 9e-5}).kept)
+        self.assertFalse(verdict.of_float32({"10": 2e-5, "60": 1.1e-4}).kept)
+        self.assertFalse(verdict.of_float32({"10": float("nan")}).kept)
 
 
 if __name__ == "__main__":

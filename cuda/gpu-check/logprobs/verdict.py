@@ -8,6 +8,9 @@ import numpy as np
 # multiplies dequantised, it may reach all of it.
 SHARES = {"f16": 1 / 4, "bf16": 1 / 2}
 QUANTISED_SHARE = 1
+# The largest difference of a logprob between two computations in float32, in nats. Mistakes such as a window that is one position
+# off or a scale that is a hundredth off make more than twice as much; see TestFamilyBoundCatchesMistakes.
+FLOAT32 = 1e-4
 
 
 @dataclasses.dataclass
@@ -36,6 +39,13 @@ def of_logprobs(parts, own, kind, means, quantised=False):
     each = ", ".join(f"{name} {part:.3g}" for name, part in parts.items())
     return Verdict(bool(error < bound), f"logprobs differ by {error:.3g} at most, want below {bound:.3g}, {share:g} of "
                    f"the {own:.3g} of transformers' own {kind}: {each}; on average {means[0]:.3g} beside {means[1]:.3g}")
+
+
+def of_float32(parts):
+    """Judges the largest differences of parts, by name, of models with float32 weights and caches."""
+    error = np.max(list(parts.values()))
+    each = ", ".join(f"{name} {part:.3g}" for name, part in parts.items())
+    return Verdict(bool(error < FLOAT32), f"logprobs differ by {error:.3g} at most, want below {FLOAT32:g}: {each}")
 
 
 def of_tokens(chosen, best, gaps, error):

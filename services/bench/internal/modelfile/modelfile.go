@@ -59,10 +59,19 @@ func ParseType(name string) (synth.Mix, error) {
 	return synth.Mix{}, fmt.Errorf("%w: type %q, want one of %s", ErrUnknown, name, strings.Join(Types(), " "))
 }
 
-// ParseShape returns the shape of a name.
+// smallPrefix begins the names of the small shapes, which tests and checks use.
+const smallPrefix = "small-"
+
+// ParseShape returns the shape of a name: one that is listed, or small- and an architecture.
 func ParseShape(name string) (synth.Shape, error) {
 	if s, ok := synth.Lookup(name); ok {
 		return s, nil
+	}
+	if small, ok := strings.CutPrefix(name, smallPrefix); ok {
+		if s, ok := synth.Small(small); ok {
+			return s, nil
+		}
+		return synth.Shape{}, fmt.Errorf("%w: shape %q, want %s with one of %s", ErrUnknown, name, smallPrefix, strings.Join(synth.SmallNames(), " "))
 	}
 	return synth.Shape{}, fmt.Errorf("%w: shape %q, want one of %s", ErrUnknown, name, strings.Join(synth.Names(), " "))
 }

@@ -68,6 +68,11 @@ func TestParseNamesInAnyCase(t *testing.T) {
 	_, err = modelfile.ParseShape("llama")
 	require.ErrorIs(t, err, modelfile.ErrUnknown)
 	require.ErrorContains(t, err, "llama-1b")
+	shape, err = modelfile.ParseShape("small-gemma4-e2b")
+	require.NoError(t, err)
+	require.Equal(t, "gemma4", shape.Architecture)
+	_, err = modelfile.ParseShape("small-mamba")
+	require.ErrorContains(t, err, "gemma4-e2b")
 }
 
 func TestFailedWriteLeavesNothing(t *testing.T) {

@@ -1,0 +1,230 @@
+"""Describes a GGUF file's model to transformers: the class, and every field of its configuration that changes results.
+
+One function a family, by general.architecture. It takes the metadata without the architecture's prefix and the names of tensors,
+and returns a Config. Fields that all families have are in common().
+"""
+
+import dataclasses
+import math
+
+LONG, SHORT, FACTORS = "rope_factors_long.weight", "rope_factors_short.weight", "rope_freqs.weight"
+
+# The context extension of Llama 3, of which a file stores only the factors.
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@dataclasses.dataclass
+class Config:
+    """kind is the class without ForCausalLM, config the configuration's class if it is not kind with Config. fields are the
+    configuration's; others are fields that replace some of them in releases that refuse these."""
+
+    kind: str
+    fields: dict
+    config: str = ""
+    others: list = dataclasses.field(default_factory=list)
+
+
+class Fixed(list):
+    """A list whose elements stay: the configuration of Gemma 4 makes the last layer one that sees all positions."""
+
+    def __setitem__(self, at, value):
+        pass
+
+
+def first(value):
+    """Returns a number, or that of layer 0."""
+    return value[0] if isinstance(value, list) else value
+
+
+def common(of, names):
+    heads = first(of["attention.head_count"])
+    return {
+        "vocab_size": of["vocab_size"],
+        "hidden_size": of["embedding_length"],
+        "intermediate_size": first(of["feed_forward_length"]),
+        "num_hidden_layers": of["block_count"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": first(of.get("attention.head_count_kv", heads)),
+        "head_dim": width(of),
+        "max_position_embeddings": of["context_length"],
+        "rms_norm_eps": of["attention.layer_norm_rms_epsilon"],
+        "tie_word_embeddings": "output.weight" not in names,
+        "rope_parameters": rope(of, names),
+        # The presets are outside of small vocabularies.
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }
+
+
+def width(of):
+    return of.get("attention.key_length", of["embedding_length"] // first(of["attention.head_count"]))
+
+
+def rope(of, names):
+    """The rotation of all layers, or of those without a window. The lists of LongRoPE are those of the file; see Layout."""
+    out = {"rope_type": "default", "rope_theta": float(of.get("rope.freq_base", 10000.0))}
+    part = of.get("rope.dimension_count", width(of)) / width(of)
+    if part != 1:
+        out["partial_rotary_factor"] = part
+    kind, factor = of.get("rope.scaling.type"), float(of.get("rope.scaling.factor", 1))
+    magnitude = of.get("rope.scaling.attn_factor", 0) or None
+    original = of.get("rope.scaling.original_context_length", of["context_length"])
+    if LONG in names:
+        out |= {"rope_type": "longrope", "original_max_position_embeddings": original, "factor": of["context_length"] / original}
+        if magnitude:
+            out["attention_factor"] = magnitude
+    elif kind == "yarn":
+        out |= {
+            "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
+            "beta_fast": of.get("rope.scaling.yarn_beta_fast", 32.0), "beta_slow": of.get("rope.scaling.yarn_beta_slow", 1.0),
+            "mscale": 1.0, "mscale_all_dim": of.get("rope.scaling.yarn_log_multiplier", 0.0),
+        }
+    elif factor != 1 and kind != "none":
+        out |= {"rope_type": "linear", "factor": factor}
+    return out
+
+
+def local_rope(of, base):
+    """The rotation of layers with a window: as wide, with another base, not stretched."""
+    return {"rope_type": "default", "rope_theta": float(of.get("rope.freq_base_swa", base))}
+
+
+def layer_types(of, period):
+    """Which layers have the window: the file's list, or all but every period-th layer."""
+    pattern = of.get("attention.sliding_window_pattern", period)
+    local = pattern if isinstance(pattern, list) else [i % pattern != pattern - 1 for i in range(of["block_count"])]
+    return ["sliding_attention" if each else "full_attention" for each in local]
+
+
+def biases(names):
+    return "blk.0.attn_q.bias" in names
+
+
+def llama(of, names):
+    window = of.get("attention.sliding_window", 0)
+    if window:
+        return Config("Mistral", common(of, names) | {"sliding_window": window})
+    return Config("Llama", common(of, names) | {"attention_bias": biases(names)})
+
+
+def mistral3(of, names):
+    fields = common(of, names)
+    stretched = fields["rope_parameters"]
+    original = stretched.setdefault("original_max_position_embeddings", of["context_length"])
+    stretched["llama_4_scaling_beta"] = of.get("attention.temperature_scale", 0.0)
+    # Some releases take the factor from the two lengths.
+    fields["max_position_embeddings"] = int(original * stretched.get("factor", 1))
+    return Config("Ministral3", fields | {"sliding_window": None})
+
+
+def qwen2(of, names):
+    return Config("Qwen2", common(of, names) | {"use_sliding_window": False})
+
+
+def qwen3(of, names):
+    return Config("Qwen3", common(of, names) | {"attention_bias": biases(names), "use_sliding_window": False})
+
+
+def gemma(of, names, layers_of_27b):
+    """The scale of scores is that of the head's width, in the 27B models that of hidden/heads."""
+    scalar = of["embedding_length"] // of["attention.head_count"] if of["block_count"] == layers_of_27b else width(of)
+    return common(of, names) | {"query_pre_attn_scalar": scalar, "hidden_activation": "gelu_pytorch_tanh"}
+
+
+def gemma2(of, names):
+    return Config("Gemma2", gemma(of, names, 46) | {
+        "sliding_window": of.get("attention.sliding_window", 4096), "layer_types": layer_types(of, 2),
+        "attn_logit_softcapping": of.get("attn_logit_softcapping", 50.0), "final_logit_softcapping": of.get("final_logit_softcapping", 30.0),
+    })
+
+
+def gemma3(of, names):
+    fields = gemma(of, names, 62)
+    return Config("Gemma3", fields | {
+        "sliding_window": of["attention.sliding_window"], "layer_types": layer_types(of, 6),
+        "attn_logit_softcapping": None, "final_logit_softcapping": of.get("final_logit_softcapping"),
+        "rope_parameters": {"full_attention": fields["rope_parameters"], "sliding_attention": local_rope(of, 10000.0)},
+    }, "Gemma3TextConfig")
+
+
+def gemma4(of, names):
+    """key_length is the width of heads in layers without a window. Their rotation covers a part of the head: factors of the others
+    are infinite in effect, and Layout reads the part."""
+    fields, kinds = common(of, names), layer_types(of, 6)
+    heads, shared = of["attention.head_count_kv"], of.get("attention.shared_kv_layers", 0)
+    heads = heads if isinstance(heads, list) else [heads] * of["block_count"]
+    widths = of["feed_forward_length"] if isinstance(of["feed_forward_length"], list) else [of["feed_forward_length"]] * of["block_count"]
+    full, local = kinds.index("full_attention"), kinds.index("sliding_attention")
+    return Config("Gemma4", fields | {
+        "num_key_value_heads": heads[local], "num_global_key_value_heads": heads[full],
+        "head_dim": of["attention.key_length_swa"], "global_head_dim": of["attention.key_length"],
+        "attention_k_eq_v": f"blk.{full}.attn_v.weight" not in names,
+        "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": of.get("final_logit_softcapping"),
+        "sliding_window": of["attention.sliding_window"], "layer_types": Fixed(kinds),
+        "hidden_size_per_layer_input": of.get("embedding_length_per_layer_input", 0), "vocab_size_per_layer_input": of["vocab_size"],
+        "num_kv_shared_layers": shared, "use_double_wide_mlp": shared > 0 and widths[-1] == 2 * widths[0], "enable_moe_block": False,
+        "rope_parameters": {
+            "full_attention": {**fields["rope_parameters"], "rope_type": "proportional"}, "sliding_attention": local_rope(of, 10000.0),
+        },
+    }, "Gemma4TextConfig", [{"layer_types": kinds}])
+
+
+def olmo2(of, names):
+    """OLMo 3 if the file has a window. Only layers without one are stretched."""
+    fields = common(of, names)
+    if not of.get("attention.sliding_window"):
+        return Config("Olmo2", fields)
+    fields |= {"sliding_window": of["attention.sliding_window"], "layer_types": layer_types(of, 4)}
+    stretched = fields["rope_parameters"]
+    each = {"full_attention": stretched, "sliding_attention": local_rope(of, stretched["rope_theta"])}
+    return Config("Olmo3", fields | {"rope_parameters": each}, others=[{"rope_parameters": stretched}])
+
+
+def smollm3(of, names):
+    layers = of["block_count"]
+    return Config("SmolLM3", common(of, names) | {
+        "no_rope_layers": [int(i % 4 != 3) for i in range(layers)], "use_sliding_window": False, "layer_types": ["full_attention"] * layers,
+        "attention_bias": biases(names),
+    })
+
+
+def granite(of, names):
+    return Config("Granite", common(of, names) | {
+        "embedding_multiplier": of.get("embedding_scale", 1.0), "residual_multiplier": of.get("residual_scale", 1.0),
+        "logits_scaling": of["logit_scale"], "attention_multiplier": of.get("attention.scale", 1 / math.sqrt(width(of))),
+        "attention_bias": biases(names),
+    })
+
+
+def exaone4(of, names):
+    window = of.get("attention.sliding_window")
+    kinds = layer_types(of, 4) if window else ["full_attention"] * of["block_count"]
+    return Config("Exaone4", common(of, names) | {
+        "sliding_window": window, "sliding_window_pattern": 4 if window else None, "layer_types": kinds,
+    })
+
+
+def seed_oss(of, names):
+    return Config("SeedOss", common(of, names) | {
+        "attention_bias": biases(names), "attention_out_bias": False, "attention_dropout": 0.0, "residual_dropout": 0.0,
+    })
+
+
+def phi3(of, names):
+    fields = common(of, names)
+    return Config("Phi3", fields | {
+        "sliding_window": of.get("attention.sliding_window") or None,
+        "original_max_position_embeddings": of.get("rope.scaling.original_context_length", of["context_length"]),
+        "partial_rotary_factor": fields["rope_parameters"].get("partial_rotary_factor", 1.0),
+    })
+
+
+def glm4(of, names):
+    fields = common(of, names)
+    return Config("Glm4", fields | {
+        "attention_bias": biases(names), "partial_rotary_factor": fields["rope_parameters"].setdefault("partial_rotary_factor", 1.0),
+    })
+
+
+FAMILIES = {each.__name__: each for each in (
+    exaone4, gemma2, gemma3, gemma4, glm4, granite, llama, mistral3, olmo2, phi3, qwen2, qwen3, seed_oss, smollm3,
+)}
