@@ -534,8 +534,14 @@ type Chat struct {
 	// the template's words. Pieces of the vocabulary that are user-defined and not control are taken whole everywhere, as in a
 	// prompt. With true, the author of a message can forge turns.
 	ParseSpecialInContent *bool `protobuf:"varint,5,opt,name=parse_special_in_content,json=parseSpecialInContent,proto3,oneof" json:"parse_special_in_content,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// What the model may call: at most 128 tools with 256 KiB in all. response.parts must not be false.
+	Tools []*Tool `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Which of them it calls, and when. Needs tools. Unset: AUTO.
+	ToolChoice *ToolChoice `protobuf:"bytes,7,opt,name=tool_choice,json=toolChoice,proto3" json:"tool_choice,omitempty"`
+	// How the model writes reasoning and calls: ModelCapabilities.tool_format has the names. Unset: as the chat template shows.
+	ToolFormat    *string `protobuf:"bytes,8,opt,name=tool_format,json=toolFormat,proto3,oneof" json:"tool_format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Chat) Reset() {
@@ -603,13 +609,40 @@ func (x *Chat) GetParseSpecialInContent() bool {
 	return false
 }
 
+func (x *Chat) GetTools() []*Tool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *Chat) GetToolChoice() *ToolChoice {
+	if x != nil {
+		return x.ToolChoice
+	}
+	return nil
+}
+
+func (x *Chat) GetToolFormat() string {
+	if x != nil && x.ToolFormat != nil {
+		return *x.ToolFormat
+	}
+	return ""
+}
+
 // One message of a conversation.
 type ChatMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The role: "system", "user", "assistant" or another one that the template supports. Required.
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	// What is said.
-	Content       string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	// Of an assistant: what it called, at most 128.
+	ToolCalls []*ToolCall `protobuf:"bytes,3,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	// Of a tool: the call that the message answers; at most 128 bytes.
+	ToolCallId *string `protobuf:"bytes,4,opt,name=tool_call_id,json=toolCallId,proto3,oneof" json:"tool_call_id,omitempty"`
+	// Of an assistant: its reasoning, which some templates repeat.
+	Reasoning     *string `protobuf:"bytes,5,opt,name=reasoning,proto3,oneof" json:"reasoning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -658,9 +691,29 @@ func (x *ChatMessage) GetContent() string {
 	return ""
 }
 
-// How the next token is chosen. Order of application: allowed_tokens, Stopping.min_tokens, logit_bias, penalties, temperature,
-// top_k, typical_p, top_p, min_p, draw. docs/sampling.md states every rule and has a worked example: it is enough to compute
-// the same tokens from the same logits.
+func (x *ChatMessage) GetToolCalls() []*ToolCall {
+	if x != nil {
+		return x.ToolCalls
+	}
+	return nil
+}
+
+func (x *ChatMessage) GetToolCallId() string {
+	if x != nil && x.ToolCallId != nil {
+		return *x.ToolCallId
+	}
+	return ""
+}
+
+func (x *ChatMessage) GetReasoning() string {
+	if x != nil && x.Reasoning != nil {
+		return *x.Reasoning
+	}
+	return ""
+}
+
+// How the next token is chosen. Order of application: allowed_tokens, Stopping.min_tokens, logit_bias, penalties, temperature, top_k,
+// typical_p, top_p, min_p, draw. docs/sampling.md states every rule with an example: enough to compute the same tokens from equal logits.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Divides the logits; [0, 100]. 0 is greedy: the best token, the lowest id on ties. Unset: 1.
@@ -818,9 +871,8 @@ func (x *Sampling) GetNumSequences() int32 {
 // When to stop.
 type Stopping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens generated at most for each continuation; >= 0, and never more than the context holds behind the prompt (see
-	// GenerateRequest.context_length); `started` reports the result. 0
-	// needs response.prompt_logprobs or response.echo_prompt: nothing is generated. Unset: as many as the context holds.
+	// Tokens generated at most for each continuation; >= 0, and never more than the context holds behind the prompt (see context_length);
+	// `started` reports it. 0, which generates nothing, needs response.prompt_logprobs or echo_prompt. Unset: as many as the context holds.
 	MaxTokens *int32 `protobuf:"varint,1,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	// Among this many first tokens, neither an end token of the model nor one of stop_token_ids is chosen (with ignore_eos,
 	// only the latter are excluded), and stop strings match only in the text after them; [0, max_tokens]. Unset: 0.
@@ -924,7 +976,9 @@ type ResponseOptions struct {
 	// Whether text is left out; needed for a model without tokenizer. Unset: false.
 	TokenIdsOnly *bool `protobuf:"varint,5,opt,name=token_ids_only,json=tokenIdsOnly,proto3,oneof" json:"token_ids_only,omitempty"`
 	// Whether `progress` events report the computed part of a long prompt. Unset: false.
-	Progress      *bool `protobuf:"varint,6,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
+	Progress *bool `protobuf:"varint,6,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
+	// Whether a chat's answer comes in typed parts, without the marks between them. Unset: true with chat.tools, else false.
+	Parts         *bool `protobuf:"varint,7,opt,name=parts,proto3,oneof" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -997,6 +1051,13 @@ func (x *ResponseOptions) GetTokenIdsOnly() bool {
 func (x *ResponseOptions) GetProgress() bool {
 	if x != nil && x.Progress != nil {
 		return *x.Progress
+	}
+	return false
+}
+
+func (x *ResponseOptions) GetParts() bool {
+	if x != nil && x.Parts != nil {
+		return *x.Parts
 	}
 	return false
 }
@@ -1728,11 +1789,12 @@ type Tokens struct {
 	TokenIndex uint32 `protobuf:"varint,2,opt,name=token_index,json=tokenIndex,proto3" json:"token_index,omitempty"`
 	// The token ids.
 	TokenIds []uint32 `protobuf:"varint,3,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// Their text: always valid UTF-8; bytes of a character not complete yet come with a later event, at the latest with that of
-	// the last token.
+	// Their text: always valid UTF-8; bytes of a character not complete yet come with a later event, at the latest that of the last token.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// One entry a token, only when asked for.
-	Details       []*TokenDetail `protobuf:"bytes,5,rep,name=details,proto3" json:"details,omitempty"`
+	Details []*TokenDetail `protobuf:"bytes,5,rep,name=details,proto3" json:"details,omitempty"`
+	// What the text is, with response.parts.
+	Parts         []*Part `protobuf:"bytes,6,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1798,6 +1860,13 @@ func (x *Tokens) GetText() string {
 func (x *Tokens) GetDetails() []*TokenDetail {
 	if x != nil {
 		return x.Details
+	}
+	return nil
+}
+
+func (x *Tokens) GetParts() []*Part {
+	if x != nil {
+		return x.Parts
 	}
 	return nil
 }
@@ -2062,9 +2131,11 @@ type Usage struct {
 	// Tokens generated.
 	CompletionTokens uint32 `protobuf:"varint,2,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
 	// Prompt tokens taken from the prefix cache.
-	CachedTokens  uint32 `protobuf:"varint,3,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CachedTokens uint32 `protobuf:"varint,3,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	// Of the tokens generated, those of reasoning. Counted with response.parts.
+	ReasoningTokens uint32 `protobuf:"varint,4,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -2114,6 +2185,13 @@ func (x *Usage) GetCompletionTokens() uint32 {
 func (x *Usage) GetCachedTokens() uint32 {
 	if x != nil {
 		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetReasoningTokens() uint32 {
+	if x != nil {
+		return x.ReasoningTokens
 	}
 	return 0
 }
@@ -3074,7 +3152,7 @@ var File_millrace_v1_inference_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\b\n" +
+	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/tools.proto\"\x98\b\n" +
 	"\x0fGenerateRequest\x12\"\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tH\x01R\trequestId\x88\x01\x01\x12\x14\n" +
@@ -3109,19 +3187,33 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\r_prompt_classB\x11\n" +
 	"\x0f_context_length\"\x1c\n" +
 	"\bTokenIds\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xe8\x02\n" +
+	"\x03ids\x18\x01 \x03(\rR\x03ids\"\x81\x04\n" +
 	"\x04Chat\x124\n" +
 	"\bmessages\x18\x01 \x03(\v2\x18.millrace.v1.ChatMessageR\bmessages\x127\n" +
 	"\x15add_generation_prompt\x18\x02 \x01(\bH\x00R\x13addGenerationPrompt\x88\x01\x01\x12@\n" +
 	"\x0ftemplate_kwargs\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x0etemplateKwargs\x12(\n" +
 	"\rtemplate_name\x18\x04 \x01(\tH\x01R\ftemplateName\x88\x01\x01\x12<\n" +
-	"\x18parse_special_in_content\x18\x05 \x01(\bH\x02R\x15parseSpecialInContent\x88\x01\x01B\x18\n" +
+	"\x18parse_special_in_content\x18\x05 \x01(\bH\x02R\x15parseSpecialInContent\x88\x01\x01\x12'\n" +
+	"\x05tools\x18\x06 \x03(\v2\x11.millrace.v1.ToolR\x05tools\x128\n" +
+	"\vtool_choice\x18\a \x01(\v2\x17.millrace.v1.ToolChoiceR\n" +
+	"toolChoice\x12$\n" +
+	"\vtool_format\x18\b \x01(\tH\x03R\n" +
+	"toolFormat\x88\x01\x01B\x18\n" +
 	"\x16_add_generation_promptB\x10\n" +
 	"\x0e_template_nameB\x1b\n" +
-	"\x19_parse_special_in_content\";\n" +
+	"\x19_parse_special_in_contentB\x0e\n" +
+	"\f_tool_format\"\xda\x01\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\tR\acontent\"\x93\x06\n" +
+	"\acontent\x18\x02 \x01(\tR\acontent\x124\n" +
+	"\n" +
+	"tool_calls\x18\x03 \x03(\v2\x15.millrace.v1.ToolCallR\ttoolCalls\x12%\n" +
+	"\ftool_call_id\x18\x04 \x01(\tH\x00R\n" +
+	"toolCallId\x88\x01\x01\x12!\n" +
+	"\treasoning\x18\x05 \x01(\tH\x01R\treasoning\x88\x01\x01B\x0f\n" +
+	"\r_tool_call_idB\f\n" +
+	"\n" +
+	"_reasoning\"\x93\x06\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x02H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -3167,7 +3259,7 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\v_max_tokensB\r\n" +
 	"\v_min_tokensB\x19\n" +
 	"\x17_include_stop_in_outputB\r\n" +
-	"\v_ignore_eos\"\xff\x02\n" +
+	"\v_ignore_eos\"\xa4\x03\n" +
 	"\x0fResponseOptions\x12,\n" +
 	"\x0foutput_logprobs\x18\x01 \x01(\bH\x00R\x0eoutputLogprobs\x88\x01\x01\x120\n" +
 	"\x11output_candidates\x18\x02 \x01(\x05H\x01R\x10outputCandidates\x88\x01\x01\x12,\n" +
@@ -3175,13 +3267,15 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\vecho_prompt\x18\x04 \x01(\bH\x03R\n" +
 	"echoPrompt\x88\x01\x01\x12)\n" +
 	"\x0etoken_ids_only\x18\x05 \x01(\bH\x04R\ftokenIdsOnly\x88\x01\x01\x12\x1f\n" +
-	"\bprogress\x18\x06 \x01(\bH\x05R\bprogress\x88\x01\x01B\x12\n" +
+	"\bprogress\x18\x06 \x01(\bH\x05R\bprogress\x88\x01\x01\x12\x19\n" +
+	"\x05parts\x18\a \x01(\bH\x06R\x05parts\x88\x01\x01B\x12\n" +
 	"\x10_output_logprobsB\x14\n" +
 	"\x12_output_candidatesB\x12\n" +
 	"\x10_prompt_logprobsB\x0e\n" +
 	"\f_echo_promptB\x11\n" +
 	"\x0f_token_ids_onlyB\v\n" +
-	"\t_progress\"}\n" +
+	"\t_progressB\b\n" +
+	"\x06_parts\"}\n" +
 	"\fCacheOptions\x12\x17\n" +
 	"\x04salt\x18\x01 \x01(\tH\x00R\x04salt\x88\x01\x01\x123\n" +
 	"\x13bypass_prefix_cache\x18\x02 \x01(\bH\x01R\x11bypassPrefixCache\x88\x01\x01B\a\n" +
@@ -3239,14 +3333,15 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\ttoken_ids\x18\x01 \x03(\rB\x02\x10\x01R\btokenIds\x122\n" +
 	"\adetails\x18\x02 \x03(\v2\x18.millrace.v1.TokenDetailR\adetails\x12\x1f\n" +
 	"\vtoken_index\x18\x03 \x01(\rR\n" +
-	"tokenIndex\"\xb5\x01\n" +
+	"tokenIndex\"\xde\x01\n" +
 	"\x06Tokens\x12!\n" +
 	"\foutput_index\x18\x01 \x01(\rR\voutputIndex\x12\x1f\n" +
 	"\vtoken_index\x18\x02 \x01(\rR\n" +
 	"tokenIndex\x12\x1f\n" +
 	"\ttoken_ids\x18\x03 \x03(\rB\x02\x10\x01R\btokenIds\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x122\n" +
-	"\adetails\x18\x05 \x03(\v2\x18.millrace.v1.TokenDetailR\adetails\"\xb1\x01\n" +
+	"\adetails\x18\x05 \x03(\v2\x18.millrace.v1.TokenDetailR\adetails\x12'\n" +
+	"\x05parts\x18\x06 \x03(\v2\x11.millrace.v1.PartR\x05parts\"\xb1\x01\n" +
 	"\vTokenDetail\x12\x1d\n" +
 	"\alogprob\x18\x01 \x01(\x02H\x00R\alogprob\x88\x01\x01\x12\x17\n" +
 	"\x04rank\x18\x02 \x01(\rH\x01R\x04rank\x88\x01\x01\x126\n" +
@@ -3268,11 +3363,12 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\rstop_token_id\x18\x04 \x01(\rH\x00R\vstopTokenId\x12(\n" +
 	"\x05usage\x18\x05 \x01(\v2\x12.millrace.v1.UsageR\x05usage\x12.\n" +
 	"\atimings\x18\x06 \x01(\v2\x14.millrace.v1.TimingsR\atimingsB\t\n" +
-	"\amatched\"~\n" +
+	"\amatched\"\xa9\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\x12+\n" +
 	"\x11completion_tokens\x18\x02 \x01(\rR\x10completionTokens\x12#\n" +
-	"\rcached_tokens\x18\x03 \x01(\rR\fcachedTokens\"\xa2\x01\n" +
+	"\rcached_tokens\x18\x03 \x01(\rR\fcachedTokens\x12)\n" +
+	"\x10reasoning_tokens\x18\x04 \x01(\rR\x0freasoningTokens\"\xa2\x01\n" +
 	"\aTimings\x12/\n" +
 	"\x05queue\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05queue\x123\n" +
 	"\aprefill\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aprefill\x121\n" +
@@ -3450,7 +3546,11 @@ var file_millrace_v1_inference_proto_goTypes = []any{
 	nil,                           // 34: millrace.v1.Sampling.LogitBiasEntry
 	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
 	(*structpb.Struct)(nil),       // 36: google.protobuf.Struct
-	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
+	(*Tool)(nil),                  // 37: millrace.v1.Tool
+	(*ToolChoice)(nil),            // 38: millrace.v1.ToolChoice
+	(*ToolCall)(nil),              // 39: millrace.v1.ToolCall
+	(*Part)(nil),                  // 40: millrace.v1.Part
+	(*durationpb.Duration)(nil),   // 41: google.protobuf.Duration
 }
 var file_millrace_v1_inference_proto_depIdxs = []int32{
 	4,  // 0: millrace.v1.GenerateRequest.token_ids:type_name -> millrace.v1.TokenIds
@@ -3465,46 +3565,50 @@ var file_millrace_v1_inference_proto_depIdxs = []int32{
 	0,  // 9: millrace.v1.GenerateRequest.prompt_class:type_name -> millrace.v1.KernelClass
 	6,  // 10: millrace.v1.Chat.messages:type_name -> millrace.v1.ChatMessage
 	36, // 11: millrace.v1.Chat.template_kwargs:type_name -> google.protobuf.Struct
-	34, // 12: millrace.v1.Sampling.logit_bias:type_name -> millrace.v1.Sampling.LogitBiasEntry
-	4,  // 13: millrace.v1.Sampling.allowed_tokens:type_name -> millrace.v1.TokenIds
-	12, // 14: millrace.v1.Guided.choice:type_name -> millrace.v1.Choice
-	15, // 15: millrace.v1.GenerateResponse.started:type_name -> millrace.v1.Started
-	16, // 16: millrace.v1.GenerateResponse.progress:type_name -> millrace.v1.Progress
-	17, // 17: millrace.v1.GenerateResponse.prompt:type_name -> millrace.v1.PromptTokens
-	18, // 18: millrace.v1.GenerateResponse.tokens:type_name -> millrace.v1.Tokens
-	21, // 19: millrace.v1.GenerateResponse.finished:type_name -> millrace.v1.Finished
-	19, // 20: millrace.v1.PromptTokens.details:type_name -> millrace.v1.TokenDetail
-	19, // 21: millrace.v1.Tokens.details:type_name -> millrace.v1.TokenDetail
-	20, // 22: millrace.v1.TokenDetail.candidates:type_name -> millrace.v1.Candidate
-	1,  // 23: millrace.v1.Finished.reason:type_name -> millrace.v1.FinishReason
-	22, // 24: millrace.v1.Finished.usage:type_name -> millrace.v1.Usage
-	23, // 25: millrace.v1.Finished.timings:type_name -> millrace.v1.Timings
-	37, // 26: millrace.v1.Timings.queue:type_name -> google.protobuf.Duration
-	37, // 27: millrace.v1.Timings.prefill:type_name -> google.protobuf.Duration
-	37, // 28: millrace.v1.Timings.decode:type_name -> google.protobuf.Duration
-	4,  // 29: millrace.v1.EmbedRequest.token_ids:type_name -> millrace.v1.TokenIds
-	2,  // 30: millrace.v1.EmbedRequest.pooling:type_name -> millrace.v1.Pooling
-	26, // 31: millrace.v1.EmbedResponse.embeddings:type_name -> millrace.v1.Embedding
-	22, // 32: millrace.v1.EmbedResponse.usage:type_name -> millrace.v1.Usage
-	2,  // 33: millrace.v1.EmbedResponse.pooling:type_name -> millrace.v1.Pooling
-	29, // 34: millrace.v1.RerankResponse.results:type_name -> millrace.v1.RerankResult
-	22, // 35: millrace.v1.RerankResponse.usage:type_name -> millrace.v1.Usage
-	5,  // 36: millrace.v1.TokenizeRequest.chat:type_name -> millrace.v1.Chat
-	3,  // 37: millrace.v1.InferenceService.Generate:input_type -> millrace.v1.GenerateRequest
-	24, // 38: millrace.v1.InferenceService.Embed:input_type -> millrace.v1.EmbedRequest
-	27, // 39: millrace.v1.InferenceService.Rerank:input_type -> millrace.v1.RerankRequest
-	30, // 40: millrace.v1.InferenceService.Tokenize:input_type -> millrace.v1.TokenizeRequest
-	32, // 41: millrace.v1.InferenceService.Detokenize:input_type -> millrace.v1.DetokenizeRequest
-	14, // 42: millrace.v1.InferenceService.Generate:output_type -> millrace.v1.GenerateResponse
-	25, // 43: millrace.v1.InferenceService.Embed:output_type -> millrace.v1.EmbedResponse
-	28, // 44: millrace.v1.InferenceService.Rerank:output_type -> millrace.v1.RerankResponse
-	31, // 45: millrace.v1.InferenceService.Tokenize:output_type -> millrace.v1.TokenizeResponse
-	33, // 46: millrace.v1.InferenceService.Detokenize:output_type -> millrace.v1.DetokenizeResponse
-	42, // [42:47] is the sub-list for method output_type
-	37, // [37:42] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	37, // 12: millrace.v1.Chat.tools:type_name -> millrace.v1.Tool
+	38, // 13: millrace.v1.Chat.tool_choice:type_name -> millrace.v1.ToolChoice
+	39, // 14: millrace.v1.ChatMessage.tool_calls:type_name -> millrace.v1.ToolCall
+	34, // 15: millrace.v1.Sampling.logit_bias:type_name -> millrace.v1.Sampling.LogitBiasEntry
+	4,  // 16: millrace.v1.Sampling.allowed_tokens:type_name -> millrace.v1.TokenIds
+	12, // 17: millrace.v1.Guided.choice:type_name -> millrace.v1.Choice
+	15, // 18: millrace.v1.GenerateResponse.started:type_name -> millrace.v1.Started
+	16, // 19: millrace.v1.GenerateResponse.progress:type_name -> millrace.v1.Progress
+	17, // 20: millrace.v1.GenerateResponse.prompt:type_name -> millrace.v1.PromptTokens
+	18, // 21: millrace.v1.GenerateResponse.tokens:type_name -> millrace.v1.Tokens
+	21, // 22: millrace.v1.GenerateResponse.finished:type_name -> millrace.v1.Finished
+	19, // 23: millrace.v1.PromptTokens.details:type_name -> millrace.v1.TokenDetail
+	19, // 24: millrace.v1.Tokens.details:type_name -> millrace.v1.TokenDetail
+	40, // 25: millrace.v1.Tokens.parts:type_name -> millrace.v1.Part
+	20, // 26: millrace.v1.TokenDetail.candidates:type_name -> millrace.v1.Candidate
+	1,  // 27: millrace.v1.Finished.reason:type_name -> millrace.v1.FinishReason
+	22, // 28: millrace.v1.Finished.usage:type_name -> millrace.v1.Usage
+	23, // 29: millrace.v1.Finished.timings:type_name -> millrace.v1.Timings
+	41, // 30: millrace.v1.Timings.queue:type_name -> google.protobuf.Duration
+	41, // 31: millrace.v1.Timings.prefill:type_name -> google.protobuf.Duration
+	41, // 32: millrace.v1.Timings.decode:type_name -> google.protobuf.Duration
+	4,  // 33: millrace.v1.EmbedRequest.token_ids:type_name -> millrace.v1.TokenIds
+	2,  // 34: millrace.v1.EmbedRequest.pooling:type_name -> millrace.v1.Pooling
+	26, // 35: millrace.v1.EmbedResponse.embeddings:type_name -> millrace.v1.Embedding
+	22, // 36: millrace.v1.EmbedResponse.usage:type_name -> millrace.v1.Usage
+	2,  // 37: millrace.v1.EmbedResponse.pooling:type_name -> millrace.v1.Pooling
+	29, // 38: millrace.v1.RerankResponse.results:type_name -> millrace.v1.RerankResult
+	22, // 39: millrace.v1.RerankResponse.usage:type_name -> millrace.v1.Usage
+	5,  // 40: millrace.v1.TokenizeRequest.chat:type_name -> millrace.v1.Chat
+	3,  // 41: millrace.v1.InferenceService.Generate:input_type -> millrace.v1.GenerateRequest
+	24, // 42: millrace.v1.InferenceService.Embed:input_type -> millrace.v1.EmbedRequest
+	27, // 43: millrace.v1.InferenceService.Rerank:input_type -> millrace.v1.RerankRequest
+	30, // 44: millrace.v1.InferenceService.Tokenize:input_type -> millrace.v1.TokenizeRequest
+	32, // 45: millrace.v1.InferenceService.Detokenize:input_type -> millrace.v1.DetokenizeRequest
+	14, // 46: millrace.v1.InferenceService.Generate:output_type -> millrace.v1.GenerateResponse
+	25, // 47: millrace.v1.InferenceService.Embed:output_type -> millrace.v1.EmbedResponse
+	28, // 48: millrace.v1.InferenceService.Rerank:output_type -> millrace.v1.RerankResponse
+	31, // 49: millrace.v1.InferenceService.Tokenize:output_type -> millrace.v1.TokenizeResponse
+	33, // 50: millrace.v1.InferenceService.Detokenize:output_type -> millrace.v1.DetokenizeResponse
+	46, // [46:51] is the sub-list for method output_type
+	41, // [41:46] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_inference_proto_init() }
@@ -3512,12 +3616,14 @@ func file_millrace_v1_inference_proto_init() {
 	if File_millrace_v1_inference_proto != nil {
 		return
 	}
+	file_millrace_v1_tools_proto_init()
 	file_millrace_v1_inference_proto_msgTypes[0].OneofWrappers = []any{
 		(*GenerateRequest_Prompt)(nil),
 		(*GenerateRequest_TokenIds)(nil),
 		(*GenerateRequest_Chat)(nil),
 	}
 	file_millrace_v1_inference_proto_msgTypes[2].OneofWrappers = []any{}
+	file_millrace_v1_inference_proto_msgTypes[3].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[4].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[5].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[6].OneofWrappers = []any{}

@@ -1064,7 +1064,12 @@ type ModelCapabilities struct {
 	// Whether it can rerank; see Rerank.
 	Rerank bool `protobuf:"varint,18,opt,name=rerank,proto3" json:"rerank,omitempty"`
 	// Whether its file makes it a reranker alone (pooling_type "rank"): it neither generates nor embeds.
-	RerankOnly    bool `protobuf:"varint,19,opt,name=rerank_only,json=rerankOnly,proto3" json:"rerank_only,omitempty"`
+	RerankOnly bool `protobuf:"varint,19,opt,name=rerank_only,json=rerankOnly,proto3" json:"rerank_only,omitempty"`
+	// How it writes reasoning and tool calls, recognised from its chat template: "hermes", "qwen3_coder", "harmony", "gemma4", "llama3_json",
+	// "mistral" or "mistral_json". Empty: the template shows none of these, and a request with tools must name one.
+	ToolFormat string `protobuf:"bytes,20,opt,name=tool_format,json=toolFormat,proto3" json:"tool_format,omitempty"`
+	// Whether marks separate its reasoning from its answer.
+	Reasoning     bool `protobuf:"varint,21,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1232,6 +1237,20 @@ func (x *ModelCapabilities) GetRerankOnly() bool {
 	return false
 }
 
+func (x *ModelCapabilities) GetToolFormat() string {
+	if x != nil {
+		return x.ToolFormat
+	}
+	return ""
+}
+
+func (x *ModelCapabilities) GetReasoning() bool {
+	if x != nil {
+		return x.Reasoning
+	}
+	return false
+}
+
 var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
@@ -1309,7 +1328,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12*\n" +
 	"\x11pinned_worker_ids\x18\t \x03(\tR\x0fpinnedWorkerIds\x124\n" +
 	"\bidle_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\x92\x06\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xd1\x06\n" +
 	"\x11ModelCapabilities\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\"\n" +
 	"\fquantisation\x18\x02 \x01(\tR\fquantisation\x12%\n" +
@@ -1337,7 +1356,10 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x0fembedding_width\x18\x11 \x01(\rR\x0eembeddingWidth\x12\x16\n" +
 	"\x06rerank\x18\x12 \x01(\bR\x06rerank\x12\x1f\n" +
 	"\vrerank_only\x18\x13 \x01(\bR\n" +
-	"rerankOnlyB\x0f\n" +
+	"rerankOnly\x12\x1f\n" +
+	"\vtool_format\x18\x14 \x01(\tR\n" +
+	"toolFormat\x12\x1c\n" +
+	"\treasoning\x18\x15 \x01(\bR\treasoningB\x0f\n" +
 	"\r_bos_token_idB\x0f\n" +
 	"\r_eos_token_idB\n" +
 	"\n" +

@@ -96,7 +96,7 @@ func TestEveryFlagOfGenerateReachesTheServer(t *testing.T) {
 		"--presence-penalty", "3", "--frequency-penalty", "4", "--penalty-window", "-1", "--logit-bias", "5=-inf",
 		"--allowed-tokens", "6,7", "--seed", "8", "--num-sequences", "1",
 		"--max-tokens", "10", "--min-tokens", "11", "--stop", "a", "--stop", "b", "--stop-token-ids", "12", "--include-stop-in-output", "--ignore-eos",
-		"--output-logprobs", "--output-candidates", "13", "--prompt-logprobs", "14", "--echo-prompt", "--token-ids-only=false", "--progress",
+		"--output-logprobs", "--output-candidates", "13", "--prompt-logprobs", "14", "--echo-prompt", "--token-ids-only=false", "--progress", "--parts",
 		"--priority", "-15", "--fairness-id", "tenant", "--cache-salt", "salt", "--no-prefix-cache",
 	}
 	require.Equal(t, 0, r.run(t, args...), r.err.String())
@@ -116,7 +116,7 @@ func TestEveryFlagOfGenerateReachesTheServer(t *testing.T) {
 		},
 		Response: &pb.ResponseOptions{
 			OutputLogprobs: proto.Bool(true), OutputCandidates: proto.Int32(13), PromptLogprobs: proto.Int32(14), EchoPrompt: proto.Bool(true),
-			TokenIdsOnly: proto.Bool(false), Progress: proto.Bool(true),
+			TokenIdsOnly: proto.Bool(false), Progress: proto.Bool(true), Parts: proto.Bool(true),
 		},
 		Priority: proto.Int32(-15), FairnessId: proto.String("tenant"),
 		Cache: &pb.CacheOptions{Salt: proto.String("salt"), BypassPrefixCache: proto.Bool(true)},
