@@ -6,7 +6,7 @@
 # transformers on the length of the sequence.
 readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-dense gemma4-e2b olmo2 olmo2-plain olmo3 smollm3 granite
   exaone4 seed_oss phi3:512:300 phi3-short:256 phi3-window glm4 mistral3}
-readonly families_prompts=10,24,60,130 families_tokens=64
+readonly families_prompts='10 24 60 130' families_tokens=64
 
 families() {
   local python=${PYTHON:-python3} at=127.0.0.1:17071 folder=$work/families result text
@@ -20,9 +20,9 @@ families() {
   while read -r result text; do row "$result" families "$text"; done <"$folder/verdicts.txt"
 }
 
-# families_answers ADDRESS FOLDER: writes the models and a worker's answers to each prompt into a folder.
+# families_answers ADDRESS FOLDER: writes the models, a worker's answers to each prompt and vectors of the prompts into a folder.
 families_answers() {
-  local name context prompts each n log=$2/answers.log
+  local name context prompts each n pooling texts log=$2/answers.log
   local -a cases
   mkdir -p "$2"
   : >"$log"
@@ -37,21 +37,29 @@ families_answers() {
     IFS=: read -r name context prompts <<<"$each:"
     [[ ${context:-default} == default ]] && context=256
     "$bin/millrace" load "$name" --context "$context" --kv-tokens 2048 --target "$1" >>"$log" 2>&1 || return
-    prompts=${prompts%:}
-    for n in ${prompts:-${families_prompts//,/ }}; do
-      families_answer "$1" "$name" "$n" "$2/$name-$n" 2>>"$log" || return
+    prompts=${prompts%:} texts=()
+    for n in ${prompts:-$families_prompts}; do
+      texts+=("$(families_ids "$n")")
+      families_answer "$1" "$name" "${texts[-1]}" "$2/$name-$n" 2>>"$log" || return
+    done
+    for pooling in first mean last; do
+      "$bin/millrace" embed --model "$name" --target "$1" --token-ids --pooling "$pooling" --normalize=false "${texts[@]}" \
+        >"$2/$name-$pooling.jsonl" 2>>"$log" || return
     done
     "$bin/millrace" unload "$name" --target "$1" >>"$log" 2>&1 || return
   done
   stop_servers
 }
 
-# families_answer ADDRESS MODEL LENGTH FILE: the answer to a prompt with greedy tokens after it, and to the same prompt computed
+# families_ids LENGTH: token ids below the vocabulary, separated by commas.
+families_ids() {
+  awk -v n="$1" 'BEGIN { for (i = 1; i <= n; ++i) printf "%s%d", (i > 1 ? "," : ""), (i * 7919 + i * i * 31 + 101) % 211 }'
+}
+
+# families_answer ADDRESS MODEL IDS FILE: the answer to a prompt with greedy tokens after it, and to the same prompt computed
 # by the decode kernels.
 families_answer() {
-  local ids ask
-  ids=$(awk -v n="$3" 'BEGIN { for (i = 1; i <= n; ++i) printf "%s%d", (i > 1 ? "," : ""), (i * 7919 + i * i * 31 + 101) % 211 }')
-  ask=("$bin/millrace" generate --model "$2" --target "$1" --json --token-ids "$ids" --no-prefix-cache --echo-prompt --prompt-logprobs 8)
+  local ask=("$bin/millrace" generate --model "$2" --target "$1" --json --token-ids "$3" --no-prefix-cache --echo-prompt --prompt-logprobs 8)
   "${ask[@]}" --temperature 0 --max-tokens "$families_tokens" --ignore-eos --output-logprobs --output-candidates 8 >"$4-generated.json" || return
   "${ask[@]}" --max-tokens 0 --prompt-class decode >"$4-replayed.json"
 }

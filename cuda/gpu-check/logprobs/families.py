@@ -1,13 +1,14 @@
 """Compares Millrace with transformers in float32 on the small models of a folder, one of each family.
 
 The folder has NAME.gguf with float32 weights, and for each prompt NAME-PROMPT-generated.json and NAME-PROMPT-replayed.json: what
-`millrace generate --json` printed of the prompt and greedy tokens, and of the same prompt computed by decoding. Prints two lines a
-model, `ok` or `FAIL` first, and ends with 1 unless all are ok. Where one fails, tracebacks and places are printed to standard
+`millrace generate --json` printed of the prompt and greedy tokens, and of the same prompt computed by decoding; and for each pooling
+NAME-POOLING.jsonl, what `millrace embed` printed of the prompts, the shortest first. Prints three lines a model, `ok` or `FAIL` first, and ends with 1 unless all are ok. Where one fails, tracebacks and places are printed to standard
 error, and NAME-hidden.npz gets transformers' hidden states of the shortest prompt.
 """
 
 import argparse
 import glob
+import json
 import os
 import sys
 import traceback
@@ -34,9 +35,9 @@ def prompts(folder, name):
 def judge(folder, name):
     """Yields the verdicts of logprobs and of greedy tokens."""
     reference = Reference(gguf_file.File(os.path.join(folder, name + ".gguf")), "cpu", "eager")
-    parts, chosen, best, gaps, shortest = {}, [], [], [], None
+    parts, chosen, best, gaps, texts = {}, [], [], [], []
     for number, generated, replayed in prompts(folder, name):
-        shortest = shortest or generated.ids[: generated.prompt]
+        texts.append(generated.ids[: generated.prompt])
         exact = reference.logprobs(generated.ids, "f32")
         for part, answer in ("", generated), (" by decoding", replayed):
             if answer.ids != generated.ids[: len(answer.ids)]:
@@ -50,8 +51,22 @@ def judge(folder, name):
     kept = verdict.of_float32(parts)
     yield kept
     yield verdict.of_tokens(chosen, best, gaps, np.max(list(parts.values())))
+    yield verdict.of_vectors({pooling: least_cosine(reference, texts, folder, name, pooling) for pooling in POOLINGS})
     if not kept.kept:
-        np.savez_compressed(os.path.join(folder, name + "-hidden.npz"), ids=shortest, hidden=reference.hidden(shortest).numpy())
+        np.savez_compressed(os.path.join(folder, name + "-hidden.npz"), ids=texts[0], hidden=reference.hidden(texts[0]).numpy())
+
+
+POOLINGS = {"first": lambda states: states[0], "mean": lambda states: states.mean(0), "last": lambda states: states[-1]}
+
+
+def least_cosine(reference, texts, folder, name, pooling):
+    """The least cosine of a vector with the pooled final hidden states of transformers."""
+    with open(os.path.join(folder, f"{name}-{pooling}.jsonl"), encoding="utf-8") as lines:
+        vectors = [np.array(json.loads(line)["embedding"]) for line in lines]
+    if len(vectors) != len(texts):
+        raise ValueError(f"{len(vectors)} vectors of {len(texts)} prompts")
+    wants = [POOLINGS[pooling](reference.final(text).double().numpy()) for text in texts]
+    return min(float(got @ want / np.linalg.norm(got) / np.linalg.norm(want)) for got, want in zip(vectors, wants))
 
 
 def tell_places(name, answer, errors):

@@ -123,6 +123,11 @@ class Reference:
         return torch.log_softmax(logits.float(), dim=-1)
 
     @torch.no_grad()
+    def final(self, ids):
+        """The final hidden states, (tokens, width) in float32."""
+        return self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).last_hidden_state[0].float().cpu()
+
+    @torch.no_grad()
     def hidden(self, ids):
         """The residual stream before each layer and the final hidden states, (layers + 1, tokens, width) in float32."""
         out = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False, output_hidden_states=True)

@@ -297,6 +297,11 @@ class VerdictTest(unittest.TestCase):
         self.assertFalse(verdict.of_float32({"10": 2e-5, "60": 1.1e-4}).kept)
         self.assertFalse(verdict.of_float32({"10": float("nan")}).kept)
 
+    def test_vectors_point_where_float32s_do(self):
+        self.assertTrue(verdict.of_vectors({"mean": 0.999991, "last": 1}).kept)
+        self.assertFalse(verdict.of_vectors({"mean": 0.999989, "last": 1}).kept)
+        self.assertFalse(verdict.of_vectors({"mean": float("nan"), "last": 1}).kept)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -11,6 +11,8 @@ QUANTISED_SHARE = 1
 # The largest difference of a logprob between two computations in float32, in nats. Mistakes such as a window that is one position
 # off or a scale that is a hundredth off make more than twice as much; see TestFamilyBoundCatchesMistakes.
 FLOAT32 = 1e-4
+# The least cosine of an embedding with float32's.
+COSINE = 0.99999
 
 
 @dataclasses.dataclass
@@ -46,6 +48,13 @@ def of_float32(parts):
     error = np.max(list(parts.values()))
     each = ", ".join(f"{name} {part:.3g}" for name, part in parts.items())
     return Verdict(bool(error < FLOAT32), f"logprobs differ by {error:.3g} at most, want below {FLOAT32:g}: {each}")
+
+
+def of_vectors(cosines):
+    """Judges the least cosines of vectors, by name of the pooling."""
+    least = np.min(list(cosines.values()))
+    each = ", ".join(f"{name} {1 - cosine:.2g}" for name, cosine in cosines.items())
+    return Verdict(bool(least >= COSINE), f"vectors have cosines of 1 less {1 - least:.2g} at least, want {COSINE}: {each}")
 
 
 def of_tokens(chosen, best, gaps, error):

@@ -31,6 +31,7 @@ func (a *app) embed() *cobra.Command {
 	req := &pb.EmbedRequest{}
 	var each int
 	var file string
+	var byIDs bool
 	cmd := &cobra.Command{
 		Use:   "embed [TEXT]...",
 		Short: "Turn texts into vectors",
@@ -51,6 +52,12 @@ func (a *app) embed() *cobra.Command {
 					return failure.Usagef("text %d is empty: give at least one character", i+1)
 				}
 			}
+			e := embedding{app: a, req: req, each: each, texts: texts}
+			if byIDs {
+				if err := e.parse(); err != nil {
+					return err
+				}
+			}
 			conn, hangUp, err := a.dial()
 			if err != nil {
 				return err
@@ -61,11 +68,10 @@ func (a *app) embed() *cobra.Command {
 			if req.Model, err = resolve(ctx, conn, req.GetModel()); err != nil {
 				return err
 			}
-			e := embedding{app: a, req: req, each: each}
 			if file != "" {
-				return e.toFile(ctx, conn, texts, file)
+				return e.toFile(ctx, conn, file)
 			}
-			return e.run(ctx, conn, texts, e.print)
+			return e.run(ctx, conn, e.print)
 		},
 	}
 	fs := cmd.Flags()
@@ -80,6 +86,7 @@ func (a *app) embed() *cobra.Command {
 		"expect_model_digest": "refuse a model with another digest",
 	})
 	fs.IntVar(&each, "batch", 64, "texts of one call")
+	fs.BoolVar(&byIDs, "token-ids", false, "each text is token ids, such as 1,2,3, taken as they are")
 	fs.StringVarP(&file, "output", "o", "", "write the vectors to this file NAME.npy, one row a text")
 	return cmd
 }
@@ -87,23 +94,45 @@ func (a *app) embed() *cobra.Command {
 // embedding is one run of embed.
 type embedding struct {
 	*app
-	req  *pb.EmbedRequest
-	each int // texts of a call
+	req   *pb.EmbedRequest
+	each  int // texts of a call
+	texts []string
+	ids   []*pb.TokenIds // in place of the texts, which they were parsed from; nil = none
 
 	tokens uint64
 	digest string // of the model
 }
 
+// parse reads the texts as token ids.
+func (e *embedding) parse() error {
+	for i, text := range e.texts {
+		ids, err := protoflags.ParseIDs(text)
+		switch {
+		case err != nil:
+			return failure.Usagef("text %d, with --token-ids: %w", i+1, err)
+		case len(ids) == 0:
+			return failure.Usagef("text %d has no token ids: give at least one", i+1)
+		}
+		e.ids = append(e.ids, &pb.TokenIds{Ids: ids})
+	}
+	return nil
+}
+
 // run embeds texts a few at a time and passes each answer to take. All answers are of one model and
 // class: vectors of others could not be compared.
-func (e *embedding) run(ctx context.Context, conn grpc.ClientConnInterface, texts []string, take func(first int, out *pb.EmbedResponse) error) error {
+func (e *embedding) run(ctx context.Context, conn grpc.ClientConnInterface, take func(first int, out *pb.EmbedResponse) error) error {
 	client := pb.NewInferenceServiceClient(conn)
-	for first := 0; first < len(texts); {
+	for first := 0; first < len(e.texts); {
 		part := proto.CloneOf(e.req)
-		part.Texts = texts[first:min(first+e.each, len(texts))]
+		end := min(first+e.each, len(e.texts))
+		if e.ids != nil {
+			part.TokenIds = e.ids[first:end]
+		} else {
+			part.Texts = e.texts[first:end]
+		}
 		out, err := client.Embed(ctx, part)
 		if rpc.Reason(err) == reason.ResponseTooLarge && e.each > 1 { // wide vectors: refused before they are computed
-			e.each = (min(e.each, len(part.GetTexts())) + 1) / 2
+			e.each = (end - first + 1) / 2
 			continue
 		}
 		if err != nil {
@@ -115,7 +144,7 @@ func (e *embedding) run(ctx context.Context, conn grpc.ClientConnInterface, text
 		if err := take(first, out); err != nil {
 			return err
 		}
-		first += len(part.GetTexts())
+		first = end
 	}
 	return nil
 }
@@ -139,7 +168,7 @@ func (e *embedding) print(first int, out *pb.EmbedResponse) error {
 }
 
 // toFile writes an array. The file has its name when it is complete.
-func (e *embedding) toFile(ctx context.Context, conn grpc.ClientConnInterface, texts []string, path string) (err error) {
+func (e *embedding) toFile(ctx context.Context, conn grpc.ClientConnInterface, path string) (err error) {
 	if filepath.Ext(path) != ".npy" {
 		return failure.Usagef("-o is %q: want a name that ends in .npy", path)
 	}
@@ -154,11 +183,11 @@ func (e *embedding) toFile(ctx context.Context, conn grpc.ClientConnInterface, t
 	}()
 	var w *vectorfile.NpyWriter
 	width := 0
-	err = e.run(ctx, conn, texts, func(_ int, out *pb.EmbedResponse) (err error) {
+	err = e.run(ctx, conn, func(_ int, out *pb.EmbedResponse) (err error) {
 		for _, v := range out.GetEmbeddings() {
 			if w == nil {
 				width = len(v.GetValues())
-				if w, err = vectorfile.NewNpyWriter(file, vectorfile.F32, int64(len(texts)), int64(width)); err != nil {
+				if w, err = vectorfile.NewNpyWriter(file, vectorfile.F32, int64(len(e.texts)), int64(width)); err != nil {
 					return err
 				}
 			}
@@ -187,7 +216,7 @@ func (e *embedding) toFile(ctx context.Context, conn grpc.ClientConnInterface, t
 	if err := os.Rename(file.Name(), path); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Err, "%s\n", e.faint(fmt.Sprintf("%d vectors of %d in %s, %d tokens, model digest %s", len(texts), width, path, e.tokens, e.digest)))
+	fmt.Fprintf(e.Err, "%s\n", e.faint(fmt.Sprintf("%d vectors of %d in %s, %d tokens, model digest %s", len(e.texts), width, path, e.tokens, e.digest)))
 	return nil
 }
 

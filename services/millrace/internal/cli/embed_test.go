@@ -65,6 +65,18 @@ func TestEmbedWritesAnArray(t *testing.T) {
 	require.Equal(t, []byte{0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f, 0, 0, 0x40, 0x40, 0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x40, 0, 0, 0x80, 0x3f}, raw[len(raw)-24:])
 }
 
+func TestEmbedTakesTokenIds(t *testing.T) {
+	var got *pb.EmbedRequest
+	r := serve(t, &fake{embed: func(_ context.Context, in *pb.EmbedRequest) (*pb.EmbedResponse, error) {
+		got = in
+		return &pb.EmbedResponse{Embeddings: []*pb.Embedding{{Values: []float32{1}}, {Values: []float32{2}}}}, nil
+	}})
+	require.Equal(t, 0, r.run(t, "embed", "-m", "m", "--token-ids", "5, 6", "7"), r.err.String())
+	require.Empty(t, got.GetTexts())
+	require.Equal(t, []uint32{5, 6}, got.GetTokenIds()[0].GetIds())
+	require.Equal(t, []uint32{7}, got.GetTokenIds()[1].GetIds())
+}
+
 func TestEmbedLeavesNoPartOfAFile(t *testing.T) {
 	r := serve(t, &fake{embed: func(context.Context, *pb.EmbedRequest) (*pb.EmbedResponse, error) {
 		return nil, refusal(codes.FailedPrecondition, reason.RerankerOnly, "it is a reranker")
@@ -78,6 +90,7 @@ func TestEmbedLeavesNoPartOfAFile(t *testing.T) {
 	for says, args := range map[string][]string{
 		"ends in .npy":        {"-o", "v.txt", "a"},
 		"text 2 is empty":     {"a", ""},
+		"text 2, with --tok":  {"--token-ids", "1,2", "x"},
 		"--batch is 0":        {"--batch", "0", "a"},
 		"text 1 is not UTF-8": {"\xff"},
 	} {
