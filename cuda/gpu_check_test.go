@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLogprobsUnitTestsPass runs the Python unit tests of gpu-check's stage transformers.
+// TestLogprobsUnitTestsPass runs the Python unit tests of gpu-check's stages transformers and families.
 func TestLogprobsUnitTestsPass(t *testing.T) {
 	for _, interpreter := range []string{"python3", "/usr/bin/python3"} {
 		if exec.Command(interpreter, "-c", "import numpy").Run() != nil {

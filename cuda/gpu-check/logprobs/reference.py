@@ -80,7 +80,7 @@ class Reference:
 
     def rotate(self):
         """Sets or compares the frequencies that the file has factors for, and stretches positions where the file says so."""
-        decoder, fields = self.model.base_model, self.layout.model.fields
+        decoder, fields = self.model.model, self.layout.model.fields
         want = self.layout.frequencies()
         if want is not None:
             rotary, want = decoder.rotary_emb, torch.from_numpy(want)
@@ -125,7 +125,7 @@ class Reference:
     @torch.no_grad()
     def final(self, ids):
         """The final hidden states, (tokens, width) in float32."""
-        return self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).last_hidden_state[0].float().cpu()
+        return self.model.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).last_hidden_state[0].float().cpu()
 
     @torch.no_grad()
     def hidden(self, ids):
