@@ -32,6 +32,7 @@ type part struct {
 	count   int
 	decodes bool // the run is the next token of a decoding sequence
 	sampled bool // it has the next sample row
+	held    bool // its sample is dropped, see maskRow
 	scored  int  // number of its score rows
 	pooled  int  // number of its hidden rows
 }

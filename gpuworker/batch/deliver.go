@@ -35,6 +35,10 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration,
 			sample, samples = &row, samples[1:]
 			s.sampling--
 		}
+		if p.held {
+			p.release()
+			sample = nil
+		}
 		switch {
 		case s.ended:
 		case s.stream.cancelled.Load():
@@ -135,13 +139,13 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 		s.finish(Stop, sample.Token, now)
 		return true
 	}
-	if err := s.follow(sample.Token); err != nil {
-		s.stream.end(err)
-		return true
-	}
 	if s.generated() >= s.request.MaxTokens {
 		s.finish(Length, 0, now)
 		return true
+	}
+	if !s.guide.Free() {
+		s.unfollowed = append(s.unfollowed, sample.Token)
+		l.prepareMask(s)
 	}
 	return false
 }

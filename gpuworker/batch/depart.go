@@ -9,6 +9,9 @@ import (
 // flight has ended.
 func (l *Loop) retire(s *sequence) {
 	s.ended = true
+	if j := s.masking.job; j != nil {
+		j.unused.Store(true)
+	}
 	l.depart(s)
 }
 

@@ -148,6 +148,7 @@ func (l *Loop) recordStep(f *flight, device, wall time.Duration) (took time.Dura
 		took = wall
 	}
 	l.counters.steps.Add(1)
+	l.lastStep = took
 	l.counters.stepEnd.Store(max(int64(time.Since(l.created)), 1))
 	longest := time.Duration(l.counters.longest.Load())
 	l.counters.longest.Store(int64(max(took, wall, longest-longest/64)))

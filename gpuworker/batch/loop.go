@@ -52,6 +52,8 @@ type Config struct {
 	// LongestStep is the measured length of a step of MinChunk tokens, from which Stats.StepBound
 	// starts. 0 = unknown.
 	LongestStep time.Duration
+
+	masks *maskLimits // nil = usualMasks
 }
 
 // Loop runs the sequences of one model. Submit, Stats, Prefixes, Refuse and Idle may be called from
@@ -67,6 +69,7 @@ type Loop struct {
 	done    chan struct{} // closed when Run has ended
 	counters
 	prefixes *prefixes
+	pool     *maskPool
 
 	inbox struct {
 		sync.Mutex
@@ -89,7 +92,10 @@ type Loop struct {
 	generations []uint32    // by slot id
 	flights     []*flight   // submitted steps without results, oldest first; at most depth
 	plan        plan
-	masks       maskBuffer
+	maskRows    [][]uint32 // of the newest step
+	maskJobs    []*maskJob
+	maskOnes    []uint32
+	lastStep    time.Duration // length of the last step that ended
 	// short: a running sequence needs blocks that departing sequences still hold. Nobody is
 	// admitted until it got them, or the newcomer would take them first.
 	short         bool
@@ -114,6 +120,9 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	if cfg.SharedTarget == 0 {
 		cfg.SharedTarget = 50 * time.Millisecond
+	}
+	if cfg.masks == nil {
+		cfg.masks = &usualMasks
 	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
@@ -142,6 +151,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	l.masker, _ = runner.(engine.LateMasker)
+	l.pool = newMaskPool(l.nudge)
 	return l
 }
 
@@ -181,6 +191,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer close(l.done)
 	err := l.rounds(ctx)
+	l.pool.close()
 	l.Refuse(fmt.Errorf("%w: %w", ErrClosed, err))
 	l.collect()
 	for _, s := range slices.Concat(l.running, l.departing, slices.Collect(l.queue.Each)) {

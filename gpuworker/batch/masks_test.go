@@ -60,8 +60,14 @@ const oddNumbers = `([0-9]{1,2}[13579] ){3,20}`
 // Sequences under a grammar and others share steps, slots that are too few and blocks that run out.
 // Each gets the tokens that it gets alone, and two steps stay in flight.
 func TestGuidedAndFreeSequencesShareSteps(t *testing.T) {
+	for name, limits := range map[string]*maskLimits{"usual": nil, "every row is held": {}} {
+		t.Run(name, func(t *testing.T) { testGuidedAndFree(t, limits) })
+	}
+}
+
+func testGuidedAndFree(t *testing.T, limits *maskLimits) {
 	gate := make(chan struct{}) // opens when all wait, so that blocks run out
-	l, f := start(t, Config{Chunk: 7, Runner: engine.RunnerConfig{KVBlocks: 9, MaxSequences: 4}}, func(f *fakeRunner) { f.gate = gate })
+	l, f := start(t, Config{Chunk: 7, masks: limits, Runner: engine.RunnerConfig{KVBlocks: 9, MaxSequences: 4}}, func(f *fakeRunner) { f.gate = gate })
 	var wg, waiting sync.WaitGroup
 	waiting.Add(24)
 	ended := make([]bool, 24)
@@ -97,11 +103,22 @@ func TestGuidedAndFreeSequencesShareSteps(t *testing.T) {
 	require.Contains(t, ended, true)
 	require.Equal(t, depth, f.deepest)
 	require.Positive(t, l.Stats().Preempted)
+	if limits != nil {
+		require.Positive(t, f.again)
+	} else {
+		require.Zero(t, f.again)
+	}
 }
 
 // Continuations share the first state, and one that is resumed goes on as it would have.
 func TestGuidedContinuationsAndResume(t *testing.T) {
-	l, _ := start(t, Config{}, nil)
+	for name, limits := range map[string]*maskLimits{"usual": nil, "every row is held": {}} {
+		t.Run(name, func(t *testing.T) { testGuidedContinuations(t, limits) })
+	}
+}
+
+func testGuidedContinuations(t *testing.T, limits *maskLimits) {
+	l, _ := start(t, Config{masks: limits}, nil)
 	r := guided(t, Request{Prompt: prompt(30, 3), MaxTokens: 30, Params: engine.SlotParams{Seed: 5}}, oddNumbers)
 	r.Continuations = append(r.Continuations, r.Continuations[0])
 	r.Continuations[1].OutputIndex = 1
@@ -154,4 +171,42 @@ func TestLoopWithoutLateMasksRefusesGrammars(t *testing.T) {
 		plainRunner{newFake(engine.RunnerConfig{})}, hclog.NewNullLogger())
 	_, err := l.Submit(guided(t, Request{Prompt: prompt(3, 1), MaxTokens: 3}, `a`))
 	require.ErrorIs(t, err, engine.ErrUnsupported)
+}
+
+// A mask that needs more than the patience of a step delays its own sequence: others go on, two steps
+// deep, and it gets the tokens that it gets alone.
+func TestExpensiveMaskHoldsItsSequenceAlone(t *testing.T) {
+	l, f := start(t, Config{masks: &maskLimits{inlineSteps: 1 << 10}}, nil)
+	const expression = `([0-9]{1,3} ){1,90}[0-9 ]{1,900}`
+	expensive := guided(t, Request{Prompt: prompt(9, 3), MaxTokens: 12}, expression)
+	expected := wantGuided(t, expensive, 0)
+	expensive = guided(t, expensive, expression) // a grammar without masks
+	other := Request{Prompt: prompt(9, 4), MaxTokens: 60, PromptTopN: -1}
+	streams, err := l.Submit(expensive)
+	require.NoError(t, err)
+	s, err := submit(l, other)
+	require.NoError(t, err)
+	tokens, _, _, err := drain(t, s)
+	require.NoError(t, err)
+	require.Equal(t, want(other), tokens)
+	tokens, _, _, err = drain(t, streams[0])
+	require.NoError(t, err)
+	require.Equal(t, expected, tokens)
+	require.Positive(t, f.again)
+	require.Equal(t, depth, f.deepest)
+}
+
+// A sequence that is cancelled, or whose loop ends, leaves its mask undone.
+func TestMasksOfEndedSequencesAreDropped(t *testing.T) {
+	l, _ := start(t, Config{masks: &maskLimits{}}, nil)
+	for i := range int32(8) {
+		streams, err := l.Submit(guided(t, Request{Prompt: prompt(9, i), MaxTokens: 400}, `([0-9]{1,3} ){9,300}`))
+		require.NoError(t, err)
+		if i%2 == 0 {
+			streams[0].Cancel()
+		}
+	}
+	stop(l)
+	l.pool.running.Wait()
+	require.Zero(t, l.pool.mu.workers)
 }

@@ -61,7 +61,7 @@ func (l *Loop) choose(now time.Time) bool {
 // plannable reports whether s may be part of the step: it has a slot and uncomputed tokens, and its
 // reader's buffer has room.
 func (l *Loop) plannable(s *sequence) bool {
-	if s.slot < 0 || s.preempted || s.ended || s.exhausted() {
+	if s.slot < 0 || s.preempted || s.ended || s.exhausted() || s.awaitsMask() {
 		return false
 	}
 	s.paused = s.full()

@@ -34,7 +34,9 @@ type sequence struct {
 	pool         pool    // of Request.Pool
 	choices      []float32
 
-	guide guide.State // after all of tokens; the zero value: no grammar
+	guide      guide.State // after all of tokens but unfollowed; the zero value: no grammar
+	unfollowed []int32
+	masking    masking
 
 	slot       int32 // -1: none
 	generation uint32

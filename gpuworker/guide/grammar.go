@@ -20,9 +20,9 @@ type Grammar struct {
 	mu struct {
 		sync.Mutex
 		arena  *arena
-		walks  uint64
-		number uint64 // of the arena, part of the keys of cached masks
-		rules  int    // bytes of an arena that has the rules alone
+		number uint64    // of the arena, part of the keys of cached masks
+		rules  int       // bytes of an arena that has the rules alone
+		visits []*visits // not in use
 	}
 	proto arena // classes and rules of a new arena
 }
@@ -231,20 +231,33 @@ func (s State) advance(text []byte) (State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s.enter()
+	return s.follow(text)
+}
+
+// follow is the state after a text. The caller holds the lock and has entered. ErrWork is never
+// returned for a token of a mask: the walk that allowed the token took the same derivatives.
+func (s State) follow(text []byte) (State, error) {
+	at := s.node
 	for _, c := range text {
-		s.node = s.arena.step(s.node, c)
+		if s.arena.costOf(at) > maxMaskWork {
+			return s, ErrWork
+		}
+		if at = s.arena.step(at, c); at.kind == kindNone {
+			return s, ErrNotAllowed
+		}
 	}
-	if s.node.kind == kindNone {
-		return s, ErrNotAllowed
-	}
+	s.node = at
 	return s, nil
 }
+
+// full reports whether the arena is to be replaced before the next walk.
+func (g *Grammar) full() bool { return g.mu.arena.bytes > g.mu.rules+maxGrammarBytes }
 
 // enter carries the state over to the grammar's present arena, and gives the grammar a new one if it
 // is full. The caller holds the lock.
 func (s *State) enter() {
 	g := s.grammar
-	if g.mu.arena.bytes > g.mu.rules+maxGrammarBytes {
+	if g.full() {
 		g.renew()
 	}
 	if s.arena != g.mu.arena {

@@ -149,16 +149,21 @@ func addClass(reps []byte, c byte, classOf *[256]uint8) []byte {
 // lead to one state, there are hardly more of them than positions in a character.
 const maxPlainStates = 8
 
+// maxPlainWork bounds the terms that findPlainNext visits. A state with more alternatives than that
+// is not that of a string without constraints.
+const maxPlainWork = 1 << 12
+
 // plainNext returns the state to which every plain character leads from n, or none if they lead to
-// several states, or lead there through many. It remembers the result.
-func (r *arena) plainNext(n *node) *node {
+// several states, or lead there through many. It remembers the result. work is what finding it costs,
+// remembered or not.
+func (r *arena) plainNext(n *node) (next *node, work int) {
 	if n.plain == nil {
-		n.plain = r.findPlainNext(n)
+		n.plain, n.plainFor = r.findPlainNext(n)
 	}
-	return n.plain
+	return n.plain, int(n.plainFor)
 }
 
-func (r *arena) findPlainNext(n *node) *node {
+func (r *arena) findPlainNext(n *node) (next *node, work uint32) {
 	var all *node
 	for _, kind := range r.plain {
 		level := []*node{n}
@@ -166,15 +171,18 @@ func (r *arena) findPlainNext(n *node) *node {
 			var next []*node
 			for _, at := range level {
 				for _, c := range reps {
+					if work += r.costOf(at); work > maxPlainWork {
+						return r.none, work
+					}
 					to := r.step(at, c)
 					if to.kind == kindNone {
-						return r.none
+						return r.none, work
 					}
 					if !slices.Contains(next, to) {
 						next = append(next, to)
 					}
 					if len(next) > maxPlainStates {
-						return r.none
+						return r.none, work
 					}
 				}
 			}
@@ -184,18 +192,17 @@ func (r *arena) findPlainNext(n *node) *node {
 			all = level[0]
 		}
 		if len(level) > 1 || level[0] != all {
-			return r.none
+			return r.none, work
 		}
 	}
-	return all
+	return all, work
 }
 
-// plainReach returns up to how many plain characters may follow n, whichever they are, at most limit. work
-// is the sum of the costs of the states between.
-func (r *arena) plainReach(n *node, limit int) (reach int, work uint32) {
+// plainReach returns up to how many plain characters may follow n, whichever they are, at most limit.
+func (r *arena) plainReach(n *node, limit int) (reach, work int) {
 	for ; reach < limit; reach++ {
-		work += r.costOf(n)
-		next := r.plainNext(n)
+		next, cost := r.plainNext(n)
+		work += cost
 		if next == n {
 			return limit, work
 		}

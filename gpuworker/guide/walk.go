@@ -1,0 +1,254 @@
+package guide
+
+import "slices"
+
+// maxMaskWork bounds the terms that the derivatives of one mask visit: for each distinct pair of a
+// state of the walk and a class of bytes that is tried there, the terms of the state, whether or not
+// the derivative is remembered. It also bounds the memory of the states that one mask makes, to about
+// nodeBytes for each. Masks of the schemas of MaskBench stay below a twentieth of it.
+const maxMaskWork = 1 << 16
+
+// Steps are the unit of a walk's pieces: a step is a node of the trie that is visited, about 4 ns. A
+// term that a derivative visits counts as termSteps.
+const termSteps = 16
+
+// Walk computes the mask of a state in pieces, so that neither the caller nor the lock of the grammar is
+// busy for long. The mask, and whether it needs more work than one may, do not depend on the pieces.
+// One goroutine at a time may use it.
+type Walk struct {
+	state State
+	ids   []int32 // tokens after state, not followed yet
+	mask  []uint32
+	key   maskKey
+	begun bool
+	done  bool
+	err   error
+
+	trie   *trie
+	at     int32 // the next node of trie
+	found  int
+	work   int // terms so far, at most maxMaskWork
+	steps  int // all so far
+	path   [maxTokenBytes + 1]*node
+	marks  [maxTokenBytes + 1]int32 // of path, in visits
+	visits *visits
+}
+
+// Walk returns a walk from a state over ids, which are allowed tokens, to the mask that follows them. mask
+// has Words words and belongs to the walk until it is done.
+func (s State) Walk(ids []int32, mask []uint32) *Walk { return &Walk{state: s, ids: ids, mask: mask} }
+
+// Run continues for about as many steps, and reports whether the walk is done.
+func (w *Walk) Run(steps int) bool {
+	if w.done {
+		return true
+	}
+	mu := &w.state.grammar.mu
+	mu.Lock()
+	defer mu.Unlock()
+	return w.run(steps)
+}
+
+// TryRun is Run unless another walk holds the grammar, or the grammar must drop its terms first, which
+// takes longer than a piece. It then does nothing.
+func (w *Walk) TryRun(steps int) bool {
+	if w.done {
+		return true
+	}
+	g := w.state.grammar
+	if !g.mu.TryLock() {
+		return false
+	}
+	defer g.mu.Unlock()
+	if !w.begun && (g.full() || w.state.arena != g.mu.arena) {
+		return false
+	}
+	return w.run(steps)
+}
+
+// Result returns the state behind the ids, and why it has no mask: ErrNotAllowed, ErrStuck or ErrWork. The
+// walk must be done.
+func (w *Walk) Result() (State, error) { return w.state, w.err }
+
+// Steps returns how many steps the walk has made.
+func (w *Walk) Steps() int { return w.steps }
+
+func (w *Walk) run(steps int) bool {
+	if !w.begun && !w.begin() || w.cached() {
+		return w.done
+	}
+	switch w.proceed(w.steps + steps) {
+	case nil:
+		if int(w.at) < len(w.trie.bytes) {
+			return false
+		}
+		w.state.grammar.vocabulary.masks.put(w.key, w.mask, w.found)
+		w.finish()
+	default:
+		w.end(ErrWork)
+	}
+	return true
+}
+
+// begin follows the ids and prepares the visit of the trie. It returns false if the walk ends here.
+func (w *Walk) begin() bool {
+	g, s := w.state.grammar, &w.state
+	s.enter()
+	for _, id := range w.ids {
+		text := g.vocabulary.bytesOf(id)
+		if len(text) == 0 {
+			return w.end(ErrNotAllowed)
+		}
+		next, err := s.follow(text)
+		if err != nil {
+			return w.end(err)
+		}
+		*s, w.steps = next, w.steps+len(text)
+	}
+	w.begun, w.key = true, maskKey{g.mu.number, s.node.id}
+	if w.cached() {
+		return false
+	}
+	v := g.vocabulary
+	reach, work := s.arena.plainReach(s.node, plainLengths[len(plainLengths)-1])
+	w.count(work)
+	w.trie = &v.all
+	if i := slices.IndexFunc(v.slices, func(l slice) bool { return l.length <= reach }); i >= 0 {
+		copy(w.mask, v.slices[i].mask)
+		w.trie, w.found = &v.slices[i].rest, v.slices[i].count
+	} else {
+		clear(w.mask)
+	}
+	if n := len(g.mu.visits); n > 0 {
+		w.visits, g.mu.visits = g.mu.visits[n-1], g.mu.visits[:n-1]
+	} else {
+		w.visits = &visits{}
+	}
+	w.visits.begin()
+	w.path[0], w.marks[0] = s.node, w.visits.of(s.node)
+	return true
+}
+
+// cached ends the walk if the mask is known: another walk may have found it since the last piece.
+func (w *Walk) cached() bool {
+	if !w.state.grammar.vocabulary.masks.get(w.key, w.mask) {
+		return false
+	}
+	w.finish()
+	return true
+}
+
+// finish adds the end tokens to a mask that is otherwise complete.
+func (w *Walk) finish() {
+	if w.state.node.nullable {
+		for _, id := range w.state.ends {
+			w.mask[id>>5] |= 1 << (id & 31)
+		}
+	}
+	if slices.IndexFunc(w.mask, func(w uint32) bool { return w != 0 }) < 0 {
+		w.end(ErrStuck)
+		return
+	}
+	w.end(nil)
+}
+
+// end ends the walk. It returns false.
+func (w *Walk) end(err error) bool {
+	w.done, w.err = true, err
+	if g := w.state.grammar; w.visits != nil {
+		g.mu.visits, w.visits = append(g.mu.visits, w.visits), nil
+	}
+	return false
+}
+
+func (w *Walk) count(terms int) {
+	w.work += terms
+	w.steps += terms * termSteps
+}
+
+// proceed visits the trie beside the derivatives of the state until as many steps are made.
+func (w *Walk) proceed(until int) error {
+	r, t, v := w.state.arena, w.trie, w.visits
+	for int(w.at) < len(t.bytes) {
+		if w.work > maxMaskWork {
+			return ErrWork
+		}
+		if w.steps++; w.steps > until {
+			return nil
+		}
+		i := w.at
+		level := t.level[i]
+		at, class := w.path[level], r.classOf[t.bytes[i]]
+		tried := &v.classes[w.marks[level]]
+		if !tried.has(class) {
+			tried.add(class)
+			w.count(int(r.costOf(at)))
+			if w.work > maxMaskWork {
+				return ErrWork
+			}
+		}
+		var to *node
+		if at.next != nil {
+			to = at.next[class]
+		}
+		if to == nil {
+			to = r.step(at, t.bytes[i])
+		}
+		if to.kind == kindNone {
+			w.at = t.skip[i]
+			continue
+		}
+		w.path[level+1], w.marks[level+1] = to, v.of(to)
+		for _, id := range t.ids[t.first[i]:t.first[i+1]] {
+			w.mask[id>>5] |= 1 << (id & 31)
+			w.found++
+		}
+		w.at++
+	}
+	return nil
+}
+
+// visits are the states of a walk, each with the classes of bytes that were tried there. Its memory is
+// used again for other walks of the grammar.
+type visits struct {
+	number  uint32 // of the walk
+	states  []visit
+	classes []byteSet
+}
+
+// visit is where a state's classes are, in the walk of a number.
+type visit struct {
+	walk  uint32
+	index int32
+}
+
+func (v *visits) begin() {
+	if v.number++; v.number == 0 {
+		clear(v.states)
+		v.number = 1
+	}
+	v.classes = v.classes[:0]
+}
+
+// of returns the index of a state's classes.
+func (v *visits) of(n *node) int32 {
+	if int(n.id) >= len(v.states) {
+		v.states = append(v.states, make([]visit, int(n.id)+1-len(v.states))...)
+	}
+	at := &v.states[n.id]
+	if at.walk != v.number {
+		*at = visit{v.number, int32(len(v.classes))}
+		v.classes = append(v.classes, byteSet{})
+	}
+	return at.index
+}
+
+// Mask sets mask, which has Words words, to the tokens that may follow: bit id%32 of word id/32. It
+// returns ErrStuck if there is none, and ErrWork if finding them takes more than a mask may.
+func (s State) Mask(mask []uint32) error {
+	w := s.Walk(nil, mask)
+	for !w.Run(1 << 20) { // a piece, so that others have the grammar between
+	}
+	_, err := w.Result()
+	return err
+}
