@@ -3,6 +3,7 @@ package guide
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 )
 
@@ -16,6 +17,7 @@ type Grammar struct {
 	dropped    []string
 	tables     int     // bytes of the automata
 	bodies     []*node // of the rules; rule 0 is the whole
+	bytes      atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -83,6 +85,7 @@ func (g *Grammar) renew() {
 		r.rules[i] = r.adopt(body, done, nil)
 	}
 	g.mu.arena, g.mu.number, g.mu.rules = r, g.vocabulary.nextArena.Add(1), r.bytes
+	g.measure()
 }
 
 // fixpoint computes a property of rules that holds if it holds for a text of the body.
@@ -185,12 +188,11 @@ type State struct {
 	ends    []int32
 }
 
-// Bytes estimates the memory of the grammar and of the terms that it remembers at most.
-func (g *Grammar) Bytes() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return 2*g.mu.rules + g.tables + maxGrammarBytes
-}
+// Bytes estimates the memory of the grammar and of the terms that it remembers now. It never waits.
+func (g *Grammar) Bytes() int { return int(g.bytes.Load()) }
+
+// measure updates Bytes. The caller holds the lock, or no other goroutine has the grammar.
+func (g *Grammar) measure() { g.bytes.Store(int64(g.mu.rules + g.tables + g.mu.arena.bytes)) }
 
 // CanEnd reports whether one of the ids may end a text: whether it is no text itself.
 func (g *Grammar) CanEnd(ends []int32) bool { return slices.ContainsFunc(ends, g.vocabulary.canEnd) }

@@ -155,6 +155,7 @@ func (w *Walk) finish() {
 // end ends the walk. It returns false.
 func (w *Walk) end(err error) bool {
 	w.done, w.err = true, err
+	w.state.grammar.measure()
 	if g := w.state.grammar; w.visits != nil {
 		g.mu.visits, w.visits = append(g.mu.visits, w.visits), nil
 	}

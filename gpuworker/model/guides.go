@@ -20,15 +20,15 @@ const (
 	grammarBytes = 128 << 20
 )
 
-// grammars compiles the constraints of a model's requests and remembers the results, the least recently
-// used are dropped. Requests with one source share one compilation.
+// grammars compiles the constraints of a model's requests and remembers the results. Requests with one
+// source share one compilation. If the results are too large, the least recently used of the tenant with
+// the most is dropped: a tenant with ten thousand sources costs the others nothing.
 type grammars struct {
 	vocabulary func() *guide.Vocabulary
 	mu         struct {
 		sync.Mutex
 		known map[grammarKey]*list.Element
 		order list.List // of *compilation, most recently used first
-		bytes int
 	}
 }
 
@@ -37,10 +37,29 @@ type grammarKey [sha256.Size]byte
 // compilation is a source on its way. Its results may be read once done is closed.
 type compilation struct {
 	key     grammarKey
+	tenant  string // of the first caller
+	callers int    // that wait for it, guarded by grammars.mu
+	working sync.Mutex
 	done    chan struct{}
 	grammar *guide.Grammar
 	err     error
-	bytes   int // 0 until done
+}
+
+// bytes estimates the memory of a finished compilation.
+func (c *compilation) bytes() int {
+	if c.grammar == nil {
+		return refusedBytes
+	}
+	return c.grammar.Bytes()
+}
+
+func (c *compilation) finished() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // newGrammars returns the grammars of a model whose ids are those of t, and more if size is above its
@@ -58,90 +77,132 @@ func newGrammars(t *tokenizer.Tokenizer, f Facts) *grammars {
 	})}
 }
 
-// Compile returns the grammar of a source, or a *guide.Error. slot waits for leave to use a processor
-// for it, and is called unless the result is known or on its way. The model must have a tokenizer.
-func (i *Instance) Compile(ctx context.Context, s guide.Source, slot func() (release func(), err error)) (*guide.Grammar, error) {
-	return i.grammars.get(ctx, s, slot)
+// Slot waits for leave to use a processor for a compilation, until ctx ends.
+type Slot func(ctx context.Context) (release func(), err error)
+
+// Compile returns the grammar of a tenant's source, or a *guide.Error. slot is called unless the result is
+// known. The model must have a tokenizer.
+func (i *Instance) Compile(ctx context.Context, tenant string, s guide.Source, slot Slot) (*guide.Grammar, error) {
+	return i.grammars.get(ctx, tenant, s, slot)
 }
 
-func (g *grammars) get(ctx context.Context, s guide.Source, slot func() (release func(), err error)) (*guide.Grammar, error) {
-	key := keyOf(s)
-	for {
-		c, first := g.find(key)
-		if !first {
-			select {
-			case <-c.done:
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
-			if c.grammar != nil || c.err != nil {
-				return c.grammar, c.err
-			}
-			continue // the caller that was first has left
+// get returns the result of a source. Each caller waits for a slot of its own, because the slots of
+// another tenant may be taken: the first that gets one compiles, and the others stop waiting.
+func (g *grammars) get(ctx context.Context, tenant string, s guide.Source, slot Slot) (*guide.Grammar, error) {
+	c := g.join(keyOf(s), tenant)
+	defer g.leave(c)
+	if c.finished() {
+		return c.grammar, c.err
+	}
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-c.done:
+			stop()
+		case <-waiting.Done():
 		}
-		return g.compile(c, s, slot)
-	}
-}
-
-// find returns the compilation of a source. first states that it is new, and the caller's to do.
-func (g *grammars) find(key grammarKey) (c *compilation, first bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if e := g.mu.known[key]; e != nil {
-		g.mu.order.MoveToFront(e)
-		return e.Value.(*compilation), false
-	}
-	if g.mu.known == nil {
-		g.mu.known = map[grammarKey]*list.Element{}
-	}
-	c = &compilation{key: key, done: make(chan struct{})}
-	g.mu.known[key] = g.mu.order.PushFront(c)
-	return c, true
-}
-
-// compile does a compilation. If it gets no slot, the compilation is forgotten and others try again.
-func (g *grammars) compile(c *compilation, s guide.Source, slot func() (release func(), err error)) (*guide.Grammar, error) {
-	defer func() { // also if compiling panics
-		g.settle(c)
-		close(c.done)
 	}()
-	release, err := slot()
-	if err != nil {
+	release, err := slot(waiting)
+	if err == nil {
+		defer release()
+		c.compile(s, g.vocabulary)
+	}
+	switch {
+	case c.finished():
+		return c.grammar, c.err
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	default:
 		return nil, err
 	}
-	defer release()
-	c.grammar, c.err = guide.Compile(s, g.vocabulary())
-	return c.grammar, c.err
+}
+
+// compile does the compilation, or waits for the caller that does it.
+func (c *compilation) compile(s guide.Source, vocabulary func() *guide.Vocabulary) {
+	c.working.Lock()
+	defer c.working.Unlock()
+	if c.finished() {
+		return
+	}
+	c.grammar, c.err = guide.Compile(s, vocabulary())
+	close(c.done)
+}
+
+// join returns the compilation of a source, for which leave must be called.
+func (g *grammars) join(key grammarKey, tenant string) *compilation {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e := g.mu.known[key]
+	if e == nil {
+		if g.mu.known == nil {
+			g.mu.known = map[grammarKey]*list.Element{}
+		}
+		e = g.mu.order.PushFront(&compilation{key: key, tenant: tenant, done: make(chan struct{})})
+		g.mu.known[key] = e
+	}
+	g.mu.order.MoveToFront(e)
+	c := e.Value.(*compilation)
+	c.callers++
+	return c
 }
 
 // refusedBytes is about the memory of a remembered refusal.
 const refusedBytes = 1 << 10
 
-// settle counts a finished compilation and drops the least recently used ones. One without a result is
-// forgotten.
-func (g *grammars) settle(c *compilation) {
+// leave counts a caller that no longer waits. A compilation without a result that nobody waits for is
+// forgotten. It then drops results until those that are left are small enough.
+func (g *grammars) leave(c *compilation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.mu.known[c.key]
-	switch {
-	case c.grammar != nil:
-		c.bytes = c.grammar.Bytes()
-	case c.err != nil:
-		c.bytes = refusedBytes
-	default:
-		g.mu.order.Remove(e)
-		delete(g.mu.known, c.key)
+	if c.callers--; c.callers == 0 && !c.finished() {
+		g.drop(c)
 		return
 	}
-	g.mu.bytes += c.bytes
-	for e := g.mu.order.Back(); e != nil && g.mu.bytes > grammarBytes; {
-		old, before := e.Value.(*compilation), e.Prev()
-		if old.bytes > 0 && old != c {
-			g.mu.order.Remove(e)
-			delete(g.mu.known, old.key)
-			g.mu.bytes -= old.bytes
+	all, of := 0, map[string]int{}
+	for _, e := range g.mu.known {
+		if other := e.Value.(*compilation); other.finished() {
+			n := other.bytes()
+			all += n
+			of[other.tenant] += n
 		}
-		e = before
+	}
+	for all > grammarBytes {
+		old := g.oldest(largest(of), c)
+		if old == nil {
+			return
+		}
+		g.drop(old)
+		all -= old.bytes()
+		of[old.tenant] -= old.bytes()
+	}
+}
+
+// oldest returns the least recently used result of a tenant, but not except; nil if there is none.
+func (g *grammars) oldest(tenant string, except *compilation) *compilation {
+	for e := g.mu.order.Back(); e != nil; e = e.Prev() {
+		if c := e.Value.(*compilation); c != except && c.tenant == tenant && c.finished() {
+			return c
+		}
+	}
+	return nil
+}
+
+// largest returns the tenant with the most bytes, the first by name among several.
+func largest(of map[string]int) (tenant string) {
+	for name, n := range of {
+		if most := of[tenant]; n > most || n == most && name < tenant {
+			tenant = name
+		}
+	}
+	return tenant
+}
+
+// drop forgets a compilation. Running requests may have its grammar as long as they last.
+func (g *grammars) drop(c *compilation) {
+	if e := g.mu.known[c.key]; e != nil && e.Value == any(c) {
+		g.mu.order.Remove(e)
+		delete(g.mu.known, c.key)
 	}
 }
 

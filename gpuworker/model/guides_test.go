@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,23 +26,28 @@ func testGrammars() *grammars {
 	}}
 }
 
+// free is a slot that nobody waits for.
+func free(context.Context) (func(), error) { return func() {}, nil }
+
 // Requests with one source share one compilation, also one that fails.
 func TestGrammarsCompileOnce(t *testing.T) {
 	g := testGrammars()
 	for _, source := range []guide.Source{{Kind: guide.Regex, Text: "a+"}, {Kind: guide.Regex, Text: "(a+"}} {
-		var slots atomic.Int32
+		var grammars sync.Map
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				got, err := g.get(t.Context(), source, func() (func(), error) {
-					slots.Add(1)
-					return func() {}, nil
-				})
+				got, err := g.get(t.Context(), "", source, free)
 				require.NotEqual(t, err == nil, got == nil)
+				grammars.Store([2]any{got, err}, true)
 			})
 		}
 		wg.Wait()
-		require.EqualValues(t, 1, slots.Load())
+		different := 0
+		grammars.Range(func(any, any) bool { different++; return true })
+		require.Equal(t, 1, different)
+		_, err := g.get(t.Context(), "", source, nil)
+		require.Equal(t, source.Text != "a+", err != nil, "a known result needs no slot")
 	}
 }
 
@@ -50,34 +55,71 @@ func TestGrammarsCompileOnce(t *testing.T) {
 func TestGrammarsOutliveACallerWithoutSlot(t *testing.T) {
 	g, none := testGrammars(), errors.New("no slot")
 	source := guide.Source{Kind: guide.Regex, Text: "a+"}
-	_, err := g.get(t.Context(), source, func() (func(), error) { return nil, none })
+	_, err := g.get(t.Context(), "", source, func(context.Context) (func(), error) { return nil, none })
 	require.ErrorIs(t, err, none)
 	require.Empty(t, g.mu.known)
-	got, err := g.get(t.Context(), source, func() (func(), error) { return func() {}, nil })
+	got, err := g.get(t.Context(), "", source, free)
 	require.NoError(t, err)
 	require.NotNil(t, got)
 }
 
 func TestGrammarsEndWaitingWithTheContext(t *testing.T) {
 	g := testGrammars()
-	source := guide.Source{Kind: guide.Regex, Text: "a+"}
-	_, first := g.find(keyOf(source))
-	require.True(t, first)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := g.get(ctx, source, nil)
+	_, err := g.get(ctx, "", guide.Source{Kind: guide.Regex, Text: "a+"}, func(ctx context.Context) (func(), error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
 	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, g.mu.known)
 }
 
-func TestGrammarsAreBoundedInBytes(t *testing.T) {
+// A tenant whose slots are taken delays its own requests, also where another tenant has the same source.
+// The one that waits stops waiting when the other has the result.
+func TestGrammarsNeedNoSlotOfAnotherTenant(t *testing.T) {
 	g := testGrammars()
-	for i := range 60 {
-		_, err := g.get(t.Context(), guide.Source{Kind: guide.Regex, Text: strings.Repeat("a", i+1)}, func() (func(), error) { return func() {}, nil })
+	source := guide.Source{Kind: guide.Regex, Text: "a+"}
+	waits, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		got, err := g.get(t.Context(), "busy", source, func(ctx context.Context) (func(), error) {
+			close(waits)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		require.NoError(t, err)
+		require.NotNil(t, got)
+	}()
+	<-waits
+	got, err := g.get(t.Context(), "other", source, free)
+	require.NoError(t, err)
+	require.NotNil(t, got)
+	<-ended
+}
+
+// The grammars of all tenants are bounded together, and a tenant with many drops its own.
+func TestGrammarsAreBoundedByTenant(t *testing.T) {
+	g := testGrammars()
+	source := func(i int) guide.Source {
+		return guide.Source{Kind: guide.Choice, Options: []string{strings.Repeat("a", 200<<10) + strconv.Itoa(i)}}
+	}
+	own, err := g.get(t.Context(), "few", source(-1), free)
+	require.NoError(t, err)
+	for i := range 400 {
+		_, err := g.get(t.Context(), "many", source(i), free)
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, g.mu.bytes, grammarBytes)
+	all := 0
+	for _, e := range g.mu.known {
+		all += e.Value.(*compilation).bytes()
+	}
+	require.LessOrEqual(t, all, grammarBytes)
 	require.Len(t, g.mu.known, g.mu.order.Len())
-	require.Less(t, len(g.mu.known), 60)
+	require.Less(t, len(g.mu.known), 400)
+	again, err := g.get(t.Context(), "few", source(-1), nil)
+	require.NoError(t, err)
+	require.Same(t, own, again)
 	require.NotEqual(t, keyOf(guide.Source{Kind: guide.Choice, Options: []string{"ab"}}), keyOf(guide.Source{Kind: guide.Choice, Options: []string{"a", "b"}}))
 }
 

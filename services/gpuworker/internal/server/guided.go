@@ -56,7 +56,7 @@ func (s *Server) compile(ctx context.Context, in *pb.GenerateRequest, inst *mode
 		return nil, prompt.ErrNoTokenizer
 	}
 	source, field := sourceOf(in.GetGuided())
-	grammar, err := inst.Compile(ctx, source, func() (func(), error) {
+	grammar, err := inst.Compile(ctx, in.GetFairnessId(), source, func(ctx context.Context) (func(), error) {
 		return s.encoder.Acquire(ctx, in.GetFairnessId(), compileSlot)
 	})
 	var problem *guide.Error
