@@ -88,5 +88,5 @@ func TestChatsFitOurSchemas(t *testing.T) {
 }
 
 func TestChatsFitThePublishedSchemas(t *testing.T) {
-	checkChats(t, servertest.OpenPublishedSchemas(t), "CreateChatCompletionResponse", "CreateChatCompletionStreamResponse", "ErrorResponse")
+	checkChats(t, servertest.OpenPublishedSchemas(t, servertest.OpenAI), "CreateChatCompletionResponse", "CreateChatCompletionStreamResponse", "ErrorResponse")
 }

@@ -10,14 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// PublishedSchemas names the environment variable with the path of OpenAI's published openapi.json, of
-// which the tree has no copy.
-const PublishedSchemas = "MILLRACE_OPENAI_OPENAPI"
+// Environment variables with the paths of published schemas, of which the tree has no copy.
+const (
+	// OpenAI is the openapi.json of github.com/openai/openai-openapi.
+	OpenAI = "MILLRACE_OPENAI_OPENAPI"
+	// OpenResponses is the public/openapi/openapi.json of github.com/openresponses/openresponses.
+	OpenResponses = "MILLRACE_OPEN_RESPONSES_OPENAPI"
+)
+
+// resource is the address under which a file of schemas is compiled.
+const resource = "file:///schemas.json"
 
 // Schemas are the JSON schemas of a file.
 type Schemas struct {
 	compiler *jsonschema.Compiler
-	base     string
+	base     string // JSON pointer of the schemas that have a name
 	compiled map[string]*jsonschema.Schema
 }
 
@@ -38,17 +45,18 @@ func parse(t testing.TB, path string) any {
 
 func compilerOf(t testing.TB, parsed any, base string) *Schemas {
 	t.Helper()
-	s := &Schemas{jsonschema.NewCompiler(), "file:///schemas.json#" + base + "/", map[string]*jsonschema.Schema{}}
-	require.NoError(t, s.compiler.AddResource("file:///schemas.json", parsed))
+	s := &Schemas{jsonschema.NewCompiler(), base + "/", map[string]*jsonschema.Schema{}}
+	require.NoError(t, s.compiler.AddResource(resource, parsed))
 	return s
 }
 
-// OpenPublishedSchemas opens OpenAI's schemas, and skips the test where there are none.
-func OpenPublishedSchemas(t testing.TB) *Schemas {
+// OpenPublishedSchemas opens the schemas of an environment variable, and skips the test where there
+// are none.
+func OpenPublishedSchemas(t testing.TB, variable string) *Schemas {
 	t.Helper()
-	path := os.Getenv(PublishedSchemas)
+	path := os.Getenv(variable)
 	if path == "" {
-		t.Skip("set " + PublishedSchemas + " to the path of the openapi.json of github.com/openai/openai-openapi")
+		t.Skip("set " + variable + " to the path of a published openapi.json: docs/decisions/082-schemas-of-http-answers.md")
 	}
 	parsed := parse(t, path)
 	modernise(parsed)
@@ -85,13 +93,17 @@ func modernise(value any) {
 	}
 }
 
-// Require checks a JSON text against the schema of a name.
+// Require checks a JSON text against the schema of a name, or of a JSON pointer.
 func (s *Schemas) Require(t testing.TB, name, text string) {
 	t.Helper()
 	schema := s.compiled[name]
 	if schema == nil {
+		pointer := name
+		if !strings.HasPrefix(name, "/") {
+			pointer = s.base + name
+		}
 		var err error
-		schema, err = s.compiler.Compile(s.base + name)
+		schema, err = s.compiler.Compile(resource + "#" + pointer)
 		require.NoError(t, err)
 		s.compiled[name] = schema
 	}

@@ -3,6 +3,7 @@ package servertest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,6 +45,9 @@ type Server struct {
 	// OnRerank answers Rerank; nil: it is not implemented.
 	OnRerank func(*pb.RerankRequest) (*pb.RerankResponse, error)
 
+	// Aliases are further names of Model.
+	Aliases []string
+
 	// Detokenizations counts calls of Detokenize.
 	Detokenizations atomic.Int64
 
@@ -83,6 +87,9 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	s.mu.Lock()
 	s.mu.requests, s.mu.metadata = append(s.mu.requests, proto.CloneOf(in)), append(s.mu.metadata, md)
 	s.mu.Unlock()
+	if slices.Contains(s.Aliases, in.GetModel()) {
+		in.Model = Model
+	}
 	if s.OnGenerate != nil {
 		return s.OnGenerate(in, stream)
 	}
@@ -187,15 +194,16 @@ func promptLogprobs(in *pb.GenerateRequest) bool {
 	return in.GetResponse() != nil && in.GetResponse().PromptLogprobs != nil
 }
 
-// ListModels lists Model and a file that is not loaded.
+// ListModels lists a file that is not loaded, Model and its aliases.
 func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListModelsResponse, error) {
-	return &pb.ListModelsResponse{Models: []*pb.ModelInfo{
-		{Name: "file", State: pb.ModelState_MODEL_STATE_ON_DISK},
-		{
-			Name: Model, State: pb.ModelState_MODEL_STATE_READY, ModelDigest: "digest", WorkerIds: []string{"worker"},
+	all := []*pb.ModelInfo{{Name: "file", State: pb.ModelState_MODEL_STATE_ON_DISK}}
+	for _, name := range append([]string{Model}, s.Aliases...) {
+		all = append(all, &pb.ModelInfo{
+			Name: name, State: pb.ModelState_MODEL_STATE_READY, ModelDigest: "digest", WorkerIds: []string{"worker"},
 			Loaded: &pb.LoadResult{ContextLength: 512}, Capabilities: &pb.ModelCapabilities{Architecture: "llama", Quantisation: "Q8_0", Vocabulary: 5},
-		},
-	}}, nil
+		})
+	}
+	return &pb.ListModelsResponse{Models: all}, nil
 }
 
 // Tokenize gives three tokens with the bytes of the text.
@@ -230,6 +238,15 @@ func (s *Server) Embed(_ context.Context, in *pb.EmbedRequest) (*pb.EmbedRespons
 		return nil, Refusal(codes.Unimplemented, reason.NotBuilt, "this server has no embeddings")
 	}
 	return s.OnEmbed(in)
+}
+
+// Vectors is an OnEmbed that gives each text a vector of one coordinate.
+func Vectors(in *pb.EmbedRequest) (*pb.EmbedResponse, error) {
+	out := &pb.EmbedResponse{Usage: &pb.Usage{PromptTokens: PromptTokens}}
+	for range max(len(in.GetTexts()), len(in.GetTokenIds())) {
+		out.Embeddings = append(out.Embeddings, &pb.Embedding{Values: []float32{0.5}})
+	}
+	return out, nil
 }
 
 // Rerank calls OnRerank.
