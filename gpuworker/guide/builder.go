@@ -26,9 +26,14 @@ type builder struct {
 	err    *Error
 	// classesOf has the automata of classes of characters, see chars.
 	classesOf map[*node]*node
+	freeTexts map[string]*node // by what they do not contain, see freeText
+	jsonChar  *node            // a character of a JSON string, nil: not built yet
+	jsonText  *node            // any number of them
 }
 
-func newBuilder() *builder { return &builder{arena: newArena(), classesOf: map[*node]*node{}} }
+func newBuilder() *builder {
+	return &builder{arena: newArena(), classesOf: map[*node]*node{}, freeTexts: map[string]*node{}}
+}
 
 // fail records a problem at the present path, unless there is one. It returns none.
 func (b *builder) fail(kind error, format string, args ...any) *node {

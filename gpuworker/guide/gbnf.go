@@ -19,8 +19,9 @@ type gbnfParser struct {
 	*builder
 	in    string
 	at    int
+	root  int // the others are numbered after it
 	rules map[string]int
-	named []string // by rule
+	named []string // by rule, from root on
 	used  []int    // by rule: where it was first used
 	defd  []bool
 	depth int
@@ -31,7 +32,7 @@ const maxRules = 1 << 12
 
 // gbnf builds the rules of a grammar, of which rule root is named root.
 func (b *builder) gbnf(source string, root int) {
-	p := &gbnfParser{builder: b, in: source, rules: map[string]int{"root": root}, named: []string{"root"}, used: []int{0}, defd: []bool{false}}
+	p := &gbnfParser{builder: b, in: source, root: root, rules: map[string]int{"root": root}, named: []string{"root"}, used: []int{0}, defd: []bool{false}}
 	for p.blank(true); p.at < len(p.in) && p.err == nil; p.blank(true) {
 		p.definition()
 	}
@@ -100,7 +101,7 @@ func (p *gbnfParser) definition() {
 		return
 	}
 	i := p.ruleNamed(name)
-	if p.err == nil && p.defd[i] {
+	if p.err == nil && p.defd[i-p.root] {
 		p.problem("the rule %q is defined twice", name)
 	}
 	p.blank(false)
@@ -112,7 +113,7 @@ func (p *gbnfParser) definition() {
 	}
 	p.at += len("::=")
 	p.blank(true)
-	p.defd[i] = true
+	p.defd[i-p.root] = true
 	p.bodies[i] = p.alternatives()
 	if p.at < len(p.in) && p.in[p.at] != '\n' && p.in[p.at] != '\r' {
 		p.problem("%q stands where nothing of a rule does", p.peek())

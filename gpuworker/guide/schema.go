@@ -66,8 +66,11 @@ func (b *builder) schema(source string, root int, lenient bool) []string {
 	s.space = b.optional(b.alt(b.one(' '), indent))
 	s.colon = b.cat(b.one(':'), b.optional(b.one(' ')))
 	s.comma = b.cat(b.one(','), s.space)
-	s.char = s.freeChar()
-	s.free = b.determinise(b.rep(s.char, 0, unbounded))
+	if b.jsonChar == nil { // shared by the schemas of one composed constraint
+		b.jsonChar = s.freeChar()
+		b.jsonText = b.determinise(b.rep(b.jsonChar, 0, unbounded))
+	}
+	s.char, s.free = b.jsonChar, b.jsonText
 	b.bodies[root] = s.value([]part{{at: s.root}})
 	var dropped []string
 	for path := range s.dropped {

@@ -5,6 +5,7 @@ type Source struct {
 	Kind    Kind
 	Text    string   // of all kinds but Choice
 	Options []string // of Choice
+	Term    *Term    // of Composed
 	// Lenient ignores what a JSON schema asks for and no mask honours; Grammar.Dropped lists it.
 	Lenient bool
 }
@@ -18,6 +19,7 @@ const (
 	Regex                      // the text matches a regular expression as a whole
 	JSONSchema                 // the text is a JSON value that a schema accepts
 	GBNF                       // the text is derived by a grammar in GBNF
+	Composed                   // the text is one of a Term, which may contain other sources
 )
 
 // maxOptions bounds the texts of a choice.
@@ -27,8 +29,20 @@ const maxOptions = 4096
 // steps, which depends on the source alone.
 func Compile(s Source, v *Vocabulary) (*Grammar, error) {
 	b := newBuilder()
-	root := b.rule()
-	var dropped []string
+	dropped := b.source(s, b.rule())
+	if b.err != nil {
+		return nil, b.err
+	}
+	g, err := b.finish(v)
+	if err != nil {
+		return nil, err
+	}
+	g.dropped = dropped
+	return g, nil
+}
+
+// source builds rule root from a source, and returns the paths that it ignores.
+func (b *builder) source(s Source, root int) (dropped []string) {
 	switch s.Kind {
 	case Choice:
 		b.bodies[root] = b.choice(s.Options)
@@ -44,18 +58,12 @@ func Compile(s Source, v *Vocabulary) (*Grammar, error) {
 		if b.validText(s.Text); b.err == nil {
 			b.gbnf(s.Text, root)
 		}
+	case Composed:
+		b.bodies[root] = b.compose(s.Term, &dropped)
 	default:
 		b.fail(ErrUnsupported, "it is of kind %d", s.Kind)
 	}
-	if b.err != nil {
-		return nil, b.err
-	}
-	g, err := b.finish(v)
-	if err != nil {
-		return nil, err
-	}
-	g.dropped = dropped
-	return g, nil
+	return dropped
 }
 
 // choice is one of some texts.

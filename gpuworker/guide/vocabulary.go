@@ -34,7 +34,8 @@ type trie struct {
 const maxTokenBytes = 255
 
 // NewVocabulary returns the vocabulary of size ids. text returns the bytes of an id that is text, and
-// nothing for one that is not: control tokens, unused ones, those that a model never generates.
+// nothing for one that is not: control tokens, unused ones, those that a model never generates. A control
+// token that composed constraints name has Control and its name as text.
 // maxCache bounds the masks that are remembered, in bytes.
 func NewVocabulary(size int, text func(id int32) []byte, maxCache int) *Vocabulary {
 	v := &Vocabulary{size: size, text: make([][]byte, size)}
@@ -93,7 +94,9 @@ func (v *Vocabulary) bytesOf(id int32) []byte {
 }
 
 // canEnd reports whether id may end a constrained text: it is not text itself.
-func (v *Vocabulary) canEnd(id int32) bool { return id >= 0 && int(id) < v.size && v.text[id] == nil }
+func (v *Vocabulary) canEnd(id int32) bool {
+	return id >= 0 && int(id) < v.size && (v.text[id] == nil || v.text[id][0] == Control[0])
+}
 
 // Words is the length of the masks of a state under a grammar.
 func (s State) Words() int { return s.grammar.vocabulary.Words() }
