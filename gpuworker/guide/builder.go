@@ -27,12 +27,13 @@ type builder struct {
 	// classesOf has the automata of classes of characters, see chars.
 	classesOf map[*node]*node
 	freeTexts map[string]*node // by what they do not contain, see freeText
-	jsonChar  *node            // a character of a JSON string, nil: not built yet
-	jsonText  *node            // any number of them
+	nested    map[*Source]*node
+	jsonChar  *node // a character of a JSON string, nil: not built yet
+	jsonText  *node // any number of them
 }
 
 func newBuilder() *builder {
-	return &builder{arena: newArena(), classesOf: map[*node]*node{}, freeTexts: map[string]*node{}}
+	return &builder{arena: newArena(), classesOf: map[*node]*node{}, freeTexts: map[string]*node{}, nested: map[*Source]*node{}}
 }
 
 // fail records a problem at the present path, unless there is one. It returns none.

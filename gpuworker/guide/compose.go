@@ -17,7 +17,7 @@ type Term struct {
 	Of []Term
 	// Low and High bound a Repeat; High below 0 is no bound.
 	Low, High int
-	// Source is a Nested constraint. Path precedes the paths of its errors and of what it ignores.
+	// Source is a Nested constraint. Terms that share one share its rules. Path precedes the paths of its errors and of what it ignores.
 	Source *Source
 	Path   string
 }
@@ -48,6 +48,9 @@ func (b *builder) compose(t *Term, dropped *[]string) *node {
 	case Repeat:
 		return b.count(b.compose(&t.Of[0], dropped), t.Low, max(t.High, unbounded))
 	case Nested:
+		if n := b.nested[t.Source]; n != nil {
+			return n
+		}
 		rule := b.rule()
 		for _, path := range b.source(*t.Source, rule) {
 			*dropped = append(*dropped, nestedPath(t.Path, path))
@@ -57,7 +60,8 @@ func (b *builder) compose(t *Term, dropped *[]string) *node {
 			return b.none
 		}
 		b.path = ""
-		return b.call(rule)
+		b.nested[t.Source] = b.call(rule)
+		return b.nested[t.Source]
 	default:
 	}
 	kids := make([]*node, len(t.Of))

@@ -1,0 +1,257 @@
+package tools
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/gpuworker/guide"
+)
+
+// Format is how a model writes reasoning and calls. The zero value has neither.
+type Format struct {
+	Name string // "": it writes no calls
+	// Open and Close are the tags around the reasoning; "": it is not marked.
+	Open, Close string
+	family      *family
+}
+
+// family is what formats of one name share.
+type family struct {
+	name string
+	// parallel is whether one answer may have several calls.
+	parallel bool
+	// machine is the table of a parser, whose answers have calls or none.
+	machine func(f Format, l Lexicon, calls bool) *machine
+	// calls is one call or more, without the text before them.
+	calls func(l Lexicon, tools []indexed, parallel bool) (guide.Term, error)
+	// trigger begins a call, as a tag.
+	trigger string
+	// whole, if not nil, makes the whole constraint; see Format.Constraint.
+	whole func(f Format, l Lexicon, a Answer, tools []indexed) (guide.Term, error)
+	types func(tools []Tool) typesOf
+}
+
+// families are the formats with calls.
+var families = []*family{harmonyFamily, gemmaFamily, mistralFamily, mistralJSONFamily, coderFamily, hermesFamily, llamaFamily}
+
+// Names are the names of the formats with calls.
+func Names() []string {
+	names := make([]string, len(families))
+	for i, f := range families {
+		names[i] = f.name
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Detect returns the format that a chat template shows.
+func Detect(template string) Format {
+	has := func(marks ...string) bool {
+		return !slices.ContainsFunc(marks, func(m string) bool { return !strings.Contains(template, m) })
+	}
+	f := Format{}
+	switch {
+	case has("<|channel|>", "<|message|>", "<|start|>"):
+		f.family = harmonyFamily
+	case has("<|tool_call>call:"):
+		f.family = gemmaFamily
+	case has("[TOOL_CALLS]", "[ARGS]"):
+		f.family = mistralFamily
+	case has("[TOOL_CALLS]"):
+		f.family = mistralJSONFamily
+	case has("<function=", "<parameter="):
+		f.family = coderFamily
+	case has("<tool_call>", `"arguments"`):
+		f.family = hermesFamily
+	case has("<|start_header_id|>", `"parameters"`, "tools"):
+		f.family = llamaFamily
+	}
+	switch {
+	case f.family == harmonyFamily:
+		f.Open, f.Close = "<|channel|>", "<|end|>"
+	case has("<|channel>", "<channel|>"):
+		f.Open, f.Close = "<|channel>", "<channel|>"
+	case has("[THINK]"):
+		f.Open, f.Close = "[THINK]", "[/THINK]"
+	case has("</think>"):
+		f.Open, f.Close = "<think>", "</think>"
+	}
+	if f.family != nil {
+		f.Name = f.family.name
+	}
+	return f
+}
+
+// Named returns the format with another way of writing calls, and false if there is none of that name.
+func (f Format) Named(name string) (Format, bool) {
+	i := slices.IndexFunc(families, func(x *family) bool { return x.name == name })
+	if i < 0 {
+		return Format{}, false
+	}
+	if f.family = families[i]; f.family == harmonyFamily {
+		f.Open, f.Close = "<|channel|>", "<|end|>"
+	} else if f.Open == "<|channel|>" {
+		f.Open, f.Close = "", ""
+	}
+	f.Name = name
+	return f, true
+}
+
+// Reasons reports whether marks separate the reasoning from the answer.
+func (f Format) Reasons() bool { return f.Open != "" }
+
+// Parallel reports whether one answer may have several calls.
+func (f Format) Parallel() bool { return f.family != nil && f.family.parallel }
+
+// Opening is how a prompt ends, and so where an answer begins.
+type Opening int
+
+// Openings.
+const (
+	Neutral Opening = iota // reasoning may begin
+	Opened                 // inside the reasoning
+	Closed                 // after it
+)
+
+// OpeningOf returns how a rendered prompt ends.
+func (f Format) OpeningOf(prompt string) Opening {
+	end := strings.TrimRight(prompt, " \t\r\n")
+	switch {
+	case f.Open == "" || f.family == harmonyFamily:
+		return Neutral
+	case strings.HasSuffix(end, f.Close):
+		return Closed
+	case strings.HasSuffix(end, strings.TrimRight(f.open(), "\n")):
+		return Opened
+	}
+	return Neutral
+}
+
+// open is the text that begins the reasoning; the tag is its beginning.
+func (f Format) open() string {
+	if f.Open == "<|channel>" {
+		return f.Open + "thought\n"
+	}
+	return f.Open
+}
+
+// Answer is what an answer may be.
+type Answer struct {
+	Opening Opening
+	Tools   []Tool
+	Choice  Choice
+	// Source is what the text after the reasoning obeys; nil: any text. It excludes calls.
+	Source *guide.Source
+}
+
+// Constraint returns the constraint of an answer, nil if it may be any text, or an *Error.
+func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
+	var tools []indexed
+	if a.Source == nil && f.family != nil {
+		tools = a.Choice.chosen(a.Tools)
+	}
+	if len(tools) == 0 && a.Source == nil {
+		return nil, nil
+	}
+	if f.family != nil {
+		a.Choice.Parallel = a.Choice.Parallel && f.family.parallel && a.Choice.Name == ""
+	}
+	make := f.tagged
+	if f.family != nil && f.family.whole != nil {
+		make = func(l Lexicon, a Answer, tools []indexed) (guide.Term, error) { return f.family.whole(f, l, a, tools) }
+	}
+	term, err := make(l, a, tools)
+	if err != nil {
+		return nil, err
+	}
+	return &guide.Source{Kind: guide.Composed, Term: &term}, nil
+}
+
+// tagged is the constraint of a format with tags around the reasoning: reasoning, text, calls.
+func (f Format) tagged(l Lexicon, a Answer, tools []indexed) (guide.Term, error) {
+	parts := []guide.Term{}
+	if f.Open != "" {
+		rest := seq(l.free(f.Close), lit(l.tag(f.Close)), space())
+		switch a.Opening {
+		case Opened:
+			parts = append(parts, rest)
+		case Neutral:
+			open := l.tag(f.Open) + f.open()[len(f.Open):]
+			parts = append(parts, optional(seq(lit(open), rest)))
+		case Closed:
+		}
+	}
+	if a.Source != nil {
+		return seq(append(parts, guide.Term{Op: guide.Nested, Source: a.Source})...), nil
+	}
+	text := l.free(f.family.trigger)
+	if a.Choice.Mode == None {
+		return seq(append(parts, text)...), nil
+	}
+	calls, err := f.family.calls(l, tools, a.Choice.Parallel)
+	if err != nil {
+		return guide.Term{}, err
+	}
+	if a.Choice.Mode == Required {
+		return seq(append(parts, space(), calls)...), nil
+	}
+	return seq(append(parts, text, optional(calls))...), nil
+}
+
+// Parser returns the parser of an answer.
+func (f Format) Parser(l Lexicon, a Answer) *Parser {
+	build, calls := plainMachine, len(a.Tools) > 0 && a.Choice.Mode != None && a.Source == nil
+	p := &Parser{}
+	if f.family != nil {
+		build = f.family.machine
+		if f.family.types != nil && calls {
+			p.types = f.family.types(a.Tools)
+		}
+	}
+	p.machine = build(f, l, calls)
+	for _, tag := range marks {
+		if l(tag) {
+			p.machine.marks = append(p.machine.marks, tag)
+		}
+	}
+	switch a.Opening {
+	case Opened:
+		p.at = p.machine.opened
+	case Closed:
+		p.at = p.machine.closed
+	case Neutral:
+		p.at = p.machine.start
+	}
+	return p
+}
+
+// States that all formats with tags share.
+const (
+	beginState   = iota // before the reasoning
+	reasonState         // in it
+	contentState        // after it, or without it
+	ownStates           // those of a format follow
+)
+
+// taggedMachine is the table of a format with tags around the reasoning. call is the mark that begins a call, and
+// states are those that it leads to, the first one first.
+func taggedMachine(f Format, l Lexicon, call string, states ...state) *machine {
+	m := &machine{start: contentState, opened: reasonState, closed: contentState}
+	text := state{mode: content}
+	if call != "" {
+		text.trim = true
+		text.exits = []exit{{mark: call, to: ownStates}}
+	}
+	begin, reason := text, state{mode: reasoning, skipLead: true, trim: true}
+	if f.Open != "" {
+		m.start = beginState
+		begin.lead = []exit{{mark: l.tag(f.Open) + f.open()[len(f.Open):], to: reasonState}}
+		reason.exits = []exit{{mark: l.tag(f.Close), to: contentState}}
+		text.skipLead = true
+	}
+	m.states = append([]state{begin, reason, text}, states...)
+	return m
+}
+
+// plainMachine is the table of a format without calls.
+func plainMachine(f Format, l Lexicon, _ bool) *machine { return taggedMachine(f, l, "") }

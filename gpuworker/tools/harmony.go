@@ -1,0 +1,88 @@
+package tools
+
+import (
+	"strings"
+
+	"github.com/millrace/millrace/gpuworker/guide"
+)
+
+// harmonyFamily is that of gpt-oss. An answer is messages, each with a header that names its channel:
+//
+//	<|channel|>analysis<|message|>reasoning<|end|>
+//	<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
+//	<|start|>assistant<|channel|>final<|message|>text<|return|>
+//
+// The prompt ends with <|start|>assistant. A call ends the answer, so there is one at most.
+var harmonyFamily = &family{
+	name: "harmony", machine: harmonyMachine,
+	whole: func(_ Format, l Lexicon, a Answer, tools []indexed) (guide.Term, error) {
+		begin, message, end := l.tag("<|channel|>"), l.tag("<|message|>"), l.tag("<|end|>")
+		free := l.free("<|end|>", "<|start|>", "<|channel|>", "<|message|>")
+		again := lit(end + l.tag("<|start|>") + "assistant")
+		analysis := seq(lit(begin+"analysis"+message), free, again)
+		preamble := seq(lit(begin+"commentary"+message), free, again)
+		final := func(text guide.Term) guide.Term { return seq(lit(begin+"final"+message), text) }
+		if a.Source != nil {
+			return seq(repeat(0, maxMessages, analysis), final(guide.Term{Op: guide.Nested, Source: a.Source})), nil
+		}
+		if a.Choice.Mode == None {
+			return seq(repeat(0, maxMessages, union(analysis, preamble)), final(free)), nil
+		}
+		kind := union(lit(" "+l.tag("<|constrain|>")+"json"), lit(" json"), lit(""))
+		call, err := eachTool(tools, func(t indexed, arguments guide.Term) guide.Term {
+			to := " to=functions." + t.Name
+			head := union(lit(begin+"commentary"+to), lit(to+begin+"commentary"), lit(begin+"analysis"+to))
+			return seq(head, kind, lit(message), arguments)
+		})
+		if err != nil {
+			return guide.Term{}, err
+		}
+		if a.Choice.Mode == Required {
+			return seq(repeat(0, maxMessages, analysis), call), nil
+		}
+		return seq(repeat(0, maxMessages, union(analysis, preamble)), union(call, final(free))), nil
+	},
+}
+
+// maxMessages bounds the messages before the last one of an answer.
+const maxMessages = 64
+
+// States of harmony.
+const (
+	headerState = iota
+	analysisState
+	finalState
+	argumentsState
+	endState
+)
+
+func harmonyMachine(_ Format, l Lexicon, _ bool) *machine {
+	end := []exit{{mark: l.tag("<|end|>"), to: endState}, {mark: l.tag("<|start|>"), to: headerState}}
+	return &machine{
+		start: headerState, opened: headerState, closed: headerState,
+		states: []state{
+			headerState:    {mode: header, exits: []exit{{mark: l.tag("<|message|>"), to: finalState, do: readHeader}}},
+			analysisState:  {mode: reasoning, exits: end},
+			finalState:     {mode: content, exits: end},
+			argumentsState: {mode: object, to: endState},
+			endState:       {mode: skip, exits: []exit{{mark: l.tag("<|start|>"), to: headerState}}},
+		},
+	}
+}
+
+// readHeader goes to the state of the message that a header describes.
+func (p *Parser) readHeader(text string) {
+	p.at = finalState
+	if _, to, found := strings.Cut(text, "to=functions."); found {
+		end := strings.IndexAny(to, " "+guide.Control+"<")
+		if end < 0 {
+			end = len(to)
+		}
+		p.at = argumentsState
+		p.begin(to[:end])
+		return
+	}
+	if strings.Contains(text, "analysis") {
+		p.at = analysisState
+	}
+}
