@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/guide"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 // continuation is the text side of one sequence: ids in, text and stops out. What it has delivered
@@ -19,12 +20,15 @@ type continuation struct {
 	decoder    TextDecoder // nil: no text
 	newDecoder NewDecoder  // for a stop token that the caller wants to see
 	matcher    stopMatcher
-	guide      guide.State // after the resumed ids; the loop has the state after all
-	resumed    []int32     // the ids that it started with
-	count      int         // ids consumed, including resumed ones; <= limit
-	end        *ending     // nil until an id ends it; no id follows
-	lengths    []int       // scratch: bytes of text by token
-	delivered  bool        // its end was delivered by an earlier run: it reports nothing
+	guide      guide.State   // after the resumed ids; the loop has the state after all
+	resumed    []int32       // the ids that it started with
+	count      int           // ids consumed, including resumed ones; <= limit
+	end        *ending       // nil until an id ends it; no id follows
+	lengths    []int         // scratch: bytes of text by token
+	parser     *tools.Parser // nil: the answer has no parts
+	parts      []Part        // scratch: of the text so far of an event
+	reasoning  int           // tokens of reasoning
+	delivered  bool          // its end was delivered by an earlier run: it reports nothing
 }
 
 // ending is why a continuation ended. Exactly one field is set.
@@ -55,6 +59,9 @@ func newContinuation(r *Request, index, limit int, decoders NewDecoder) *continu
 	if !r.NoText {
 		c.decoder, c.newDecoder = decoders(false), decoders
 	}
+	if r.Parts != nil {
+		c.parser = r.Parts()
+	}
 	return c
 }
 
@@ -62,6 +69,7 @@ func newContinuation(r *Request, index, limit int, decoders NewDecoder) *continu
 // continuation are dropped.
 func (c *continuation) consume(rows []engine.RowResult) (out Tokens, err error) {
 	out = Tokens{OutputIndex: c.index, TokenIndex: c.count, TextBytes: c.lengths[:0]}
+	c.parts = c.parts[:0]
 	for i := range rows {
 		if c.end != nil {
 			break
@@ -72,7 +80,7 @@ func (c *continuation) consume(rows []engine.RowResult) (out Tokens, err error) 
 		}
 		out.Rows, out.Text, out.TextBytes = rows[:i+1], out.Text+text, append(out.TextBytes, len(text))
 	}
-	c.lengths = out.TextBytes
+	c.lengths, out.Parts = out.TextBytes, c.parts
 	return out, nil
 }
 
@@ -81,6 +89,9 @@ func (c *continuation) consume(rows []engine.RowResult) (out Tokens, err error) 
 // length.
 func (c *continuation) push(id int32) (show string, err error) {
 	c.count++
+	if c.parser != nil {
+		return c.pushParts(id)
+	}
 	switch {
 	case slices.Contains(c.request.StopIDs, id):
 		c.end = &ending{token: &id}
@@ -139,7 +150,7 @@ func (c *continuation) lastText(id int32) (show string, err error) {
 
 // finish is the end of the continuation according to its ids.
 func (c *continuation) finish(cached int, t batch.Timings) Finished {
-	f := Finished{OutputIndex: c.index, Reason: batch.Stop, Generated: c.count, Cached: cached, Timings: t}
+	f := Finished{OutputIndex: c.index, Reason: batch.Stop, Generated: c.count, Cached: cached, Reasoning: c.reasoning, Timings: t}
 	switch {
 	case c.end == nil || c.end.length: // no id if only the prompt is computed
 		f.Reason = batch.Length

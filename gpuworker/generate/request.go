@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/guide"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 // Request is one Generate call in the worker's terms. All values are already checked, except
@@ -23,6 +24,12 @@ type Request struct {
 	StopIDs     []int32 // end tokens and the caller's own
 	IncludeStop bool
 	NoText      bool // token ids only
+	// Parts returns the parser of an answer; nil: the answer has no parts.
+	Parts func() *tools.Parser
+	// Mark returns the name of a control token that Parts distinguishes; "" for others.
+	Mark func(id int32) string
+	// CallID returns the id of a call of a tool; Run ignores it.
+	CallID func(promptDigest string, seed uint64, output, call int) string
 	// Grammar constrains every continuation; nil: any text. Where a text may end, those of StopIDs
 	// that are no text end it.
 	Grammar    *guide.Grammar

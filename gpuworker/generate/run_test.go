@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 // scripted samples script[i] as the i-th token of every sequence; tokens are bytes.
@@ -60,13 +61,14 @@ type recorder struct {
 	ids      map[int]int
 	finished map[int]Finished
 	started  []Started
-	first    map[int]int // index of the first delivered token, by output; 0 unless resumed
+	first    map[int]int        // index of the first delivered token, by output; 0 unless resumed
+	kinds    map[tools.Kind]int // bytes of parts
 	log      []string
 	fail     error
 }
 
 func newRecorder() *recorder {
-	return &recorder{text: map[int]*strings.Builder{}, ids: map[int]int{}, finished: map[int]Finished{}}
+	return &recorder{text: map[int]*strings.Builder{}, ids: map[int]int{}, finished: map[int]Finished{}, kinds: map[tools.Kind]int{tools.Reasoning: 0, tools.Content: 0}}
 }
 
 func (r *recorder) Started(s Started) error {
@@ -99,6 +101,12 @@ func (r *recorder) Tokens(t Tokens) error {
 	}
 	if len(t.TextBytes) != len(t.Rows) || bytes != len(t.Text) {
 		return fmt.Errorf("tokens bring %v bytes of %q", t.TextBytes, t.Text)
+	}
+	for i, p := range t.Parts {
+		r.kinds[p.Kind] += p.Bytes
+		if bytes -= p.Bytes; i == len(t.Parts)-1 && bytes != 0 {
+			return fmt.Errorf("parts %v of %q", t.Parts, t.Text)
+		}
 	}
 	r.ids[t.OutputIndex] += len(t.Rows)
 	r.text[t.OutputIndex].WriteString(t.Text)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 // Started is known with the first event of any continuation.
@@ -20,6 +21,15 @@ type Tokens struct {
 	Rows        []engine.RowResult
 	Text        string // valid UTF-8
 	TextBytes   []int  // of Text, by row; valid until the sink returns
+	Parts       []Part // of Text, in order, with Request.Parts; valid until the sink returns
+}
+
+// Part is a run of the text of one kind. The parts of an event follow each other and cover its text.
+type Part struct {
+	Kind  tools.Kind
+	Bytes int
+	Call  int    // index of a call
+	Name  string // of the tool, in the first part of a call, which may have no bytes
 }
 
 // Finished is the end of one continuation.
@@ -30,6 +40,7 @@ type Finished struct {
 	StopID      int32  // the stop token, when Reason is Stop and Stop is empty
 	Generated   int    // tokens of the continuation, including resumed ones
 	Cached      int    // prompt tokens from the prefix cache
+	Reasoning   int    // of the tokens generated, those of reasoning; 0 without Request.Parts
 	Timings     batch.Timings
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 // Facts are the properties of a model that its file states.
@@ -29,8 +30,10 @@ type Facts struct {
 	HasTokenizer bool
 	HasTemplate  bool     // an unnamed one
 	Templates    []string // names of further ones, ascending
-	BOS, EOS     int32    // -1: none
-	EndIDs       []int32
+	// Format is how the unnamed template writes reasoning and tool calls.
+	Format   tools.Format
+	BOS, EOS int32 // -1: none
+	EndIDs   []int32
 	// SuppressedIDs are tokens that must not be generated, ascending.
 	SuppressedIDs []int32
 	// Sampling is the recommendation of the file.
@@ -136,8 +139,8 @@ func newFacts(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, all templat
 		Architecture: m.Architecture, Quantization: m.Quantization, Context: m.Desc.Context, Vocabulary: m.Desc.Vocab,
 		WeightTypes: weightTypes(m), Window: window(&m.Desc),
 		Parameters: m.Parameters, WeightBytes: m.Bytes, HasTokenizer: tok != nil, HasTemplate: all.unnamed != "",
-		Templates: slices.Sorted(maps.Keys(all.named)),
-		BOS:       tokenizer.None, EOS: tokenizer.None,
+		Templates: slices.Sorted(maps.Keys(all.named)), Format: tools.Detect(all.unnamed),
+		BOS: tokenizer.None, EOS: tokenizer.None,
 		Pooling: m.Pooling, Width: m.Desc.Hidden, Rerank: embed.NewReranker(all.named[rerankTemplate], tok, m.Classifier) != nil,
 	}
 	if tok != nil {
@@ -198,6 +201,7 @@ func readTemplates(f *gguf.File) (all templates, err error) {
 // it cannot be used.
 type NamedTemplate struct {
 	Template *template.Template
+	Format   tools.Format
 	Problem  error
 }
 
@@ -212,7 +216,7 @@ func (i *Instance) parse(all templates) {
 	i.Named = map[string]NamedTemplate{}
 	for name, source := range all.named {
 		t, err := template.New(source, template.Options{Lazy: true, Slots: slots})
-		i.Named[name] = NamedTemplate{t, err}
+		i.Named[name] = NamedTemplate{t, tools.Detect(source), err}
 	}
 }
 

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"container/list"
 	"context"
 	"crypto/sha256"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/guide"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 const (
@@ -25,6 +27,7 @@ const (
 // the most is dropped: a tenant with ten thousand sources costs the others nothing.
 type grammars struct {
 	vocabulary func() *guide.Vocabulary
+	marks      map[int32]string // see marksOf
 	mu         struct {
 		sync.Mutex
 		known map[grammarKey]*list.Element
@@ -63,18 +66,54 @@ func (c *compilation) finished() bool {
 }
 
 // newGrammars returns the grammars of a model whose ids are those of t, and more if size is above its
-// vocabulary. Tokens that are control tokens, end tokens or never generated are no text.
+// vocabulary. Tokens that are control tokens, end tokens or never generated are no text. A control token that is a mark
+// of tool calls or reasoning has its name behind guide.Control as text. No other token contains that byte, which is in
+// no valid text.
 func newGrammars(t *tokenizer.Tokenizer, f Facts) *grammars {
-	return &grammars{vocabulary: sync.OnceValue(func() *guide.Vocabulary {
+	marks := marksOf(t, f)
+	return &grammars{marks: marks, vocabulary: sync.OnceValue(func() *guide.Vocabulary {
 		return guide.NewVocabulary(f.Vocabulary, func(id int32) []byte {
 			_, suppressed := slices.BinarySearch(f.SuppressedIDs, id)
-			if suppressed || t.IsSpecial(id) || slices.Contains(f.EndIDs, id) {
+			if suppressed || slices.Contains(f.EndIDs, id) {
 				return nil
 			}
 			piece, _ := t.Piece(id)
+			switch {
+			case marks[id] != "":
+				return []byte(guide.Control + marks[id])
+			case t.IsSpecial(id) || bytes.Contains(piece, []byte(guide.Control)):
+				return nil
+			}
 			return piece
 		}, maskBytes)
 	})}
+}
+
+// marksOf returns the control tokens of a vocabulary that are marks of reasoning or tool calls.
+func marksOf(t *tokenizer.Tokenizer, f Facts) map[int32]string {
+	marks := map[int32]string{}
+	for _, tag := range tools.Marks() {
+		ids := t.Encode(tag, tokenizer.EncodeOptions{ParseSpecial: true})
+		if len(ids) != 1 || !t.IsSpecial(ids[0]) || slices.Contains(f.EndIDs, ids[0]) || slices.Contains(f.SuppressedIDs, ids[0]) {
+			continue
+		}
+		marks[ids[0]] = tag
+	}
+	return marks
+}
+
+// Mark returns the name of a control token that is a mark of reasoning or tool calls; "" for others. The model must have
+// a tokenizer.
+func (i *Instance) Mark(id int32) string { return i.grammars.marks[id] }
+
+// IsControl reports whether a mark is a control token of the vocabulary. The model must have a tokenizer.
+func (i *Instance) IsControl(tag string) bool {
+	for _, name := range i.grammars.marks {
+		if name == tag {
+			return true
+		}
+	}
+	return false
 }
 
 // Slot waits for leave to use a processor for a compilation, until ctx ends.
@@ -209,19 +248,38 @@ func (g *grammars) drop(c *compilation) {
 // keyOf is the digest of a source.
 func keyOf(s guide.Source) grammarKey {
 	h := sha256.New()
-	add := func(text string) {
-		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text))))
-		_, _ = h.Write([]byte(text))
-	}
-	lenient := "strict"
-	if s.Lenient {
-		lenient = "lenient"
-	}
-	add(string(rune(s.Kind)))
-	add(lenient)
-	add(s.Text)
-	for _, o := range s.Options {
-		add(o)
-	}
+	_, _ = h.Write(appendSource(nil, &s))
 	return grammarKey(h.Sum(nil))
+}
+
+func appendSource(b []byte, s *guide.Source) []byte {
+	b = appendNumbers(b, int(s.Kind), map[bool]int{true: 1}[s.Lenient], len(s.Options))
+	for _, text := range append([]string{s.Text}, s.Options...) {
+		b = append(appendNumbers(b, len(text)), text...)
+	}
+	if s.Term != nil {
+		b = appendTerm(b, s.Term)
+	}
+	return b
+}
+
+func appendTerm(b []byte, t *guide.Term) []byte {
+	b = appendNumbers(b, int(t.Op), t.Low, t.High, len(t.Without), len(t.Of))
+	for _, text := range append([]string{t.Text, t.Path}, t.Without...) {
+		b = append(appendNumbers(b, len(text)), text...)
+	}
+	for i := range t.Of {
+		b = appendTerm(b, &t.Of[i])
+	}
+	if t.Source != nil {
+		b = appendSource(b, t.Source)
+	}
+	return b
+}
+
+func appendNumbers(b []byte, numbers ...int) []byte {
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	return b
 }

@@ -56,12 +56,13 @@ func (e *Encoder) ids(ctx context.Context, m Model, tenant string, in Input) (id
 	}
 	text, special := in.Text, in.Special()
 	if in.Chat != nil {
-		if err := m.fitsChat(ctx, *in.Chat); err != nil {
-			return nil, err
-		}
-		rendered, err := m.Render(ctx, tenant, *in.Chat)
-		if err != nil {
-			return nil, err
+		rendered := in.Rendered
+		if rendered == nil {
+			out, err := m.RenderFitting(ctx, tenant, *in.Chat)
+			if err != nil {
+				return nil, err
+			}
+			rendered = &out
 		}
 		text, special.SpecialWithin = rendered.Text, rendered.Own
 	}
@@ -114,6 +115,14 @@ func (m Model) fitsChat(ctx context.Context, chat Chat) error {
 		return err
 	}
 	return nil
+}
+
+// RenderFitting is Render, after it refused a conversation whose tokens cannot fit the context.
+func (m Model) RenderFitting(ctx context.Context, tenant string, chat Chat) (template.Prompt, error) {
+	if err := m.fitsChat(ctx, chat); err != nil {
+		return template.Prompt{}, err
+	}
+	return m.Render(ctx, tenant, chat)
 }
 
 // leastBytes is the least that a template writes of a message, in bytes.

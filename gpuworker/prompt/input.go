@@ -12,11 +12,14 @@ type Input struct {
 	Text string
 	IDs  []int32 // used unchanged, each in the vocabulary
 	Chat *Chat
+	// Rendered is what Chat gives, if it was rendered already.
+	Rendered *template.Prompt
 }
 
 // Chat is a conversation.
 type Chat struct {
 	Messages            []template.Message
+	Tools               []template.Tool
 	AddGenerationPrompt bool // end with the start of the assistant's message
 	Now                 time.Time
 	Variables           map[string]any // further variables of the template; see template.Input

@@ -128,7 +128,7 @@ func (m Model) Render(ctx context.Context, tenant string, chat Chat) (template.P
 	}
 	return tmpl.Render(ctx, template.Input{
 		Tenant:   tenant,
-		Messages: chat.Messages, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,
+		Messages: chat.Messages, Tools: chat.Tools, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,
 		BOS: m.piece(m.BOS), EOS: m.piece(m.EOS), Variables: chat.Variables,
 	})
 }

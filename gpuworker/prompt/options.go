@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/guide"
+	"github.com/millrace/millrace/gpuworker/tools"
 )
 
 // Options is everything of a request except its input, all values in range. Start from Defaults,
@@ -35,6 +36,9 @@ type Options struct {
 	PromptTopN int // candidates of each scored prompt token; -1: the prompt is not scored
 	NoText     bool
 	Progress   bool
+	Parts      func() *tools.Parser // nil: the answer has no parts
+	Mark       func(id int32) string
+	CallID     func(promptDigest string, seed uint64, output, call int) string
 
 	// Scheduling.
 	Class    engine.KernelClass // of the prompt

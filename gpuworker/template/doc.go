@@ -10,8 +10,8 @@
 // another one if all are busy, or if the child was killed or stopped. Close ends them. At most four
 // small conversations and half as many large ones are rendered at once, fairly by tenant. Rendering
 // depends on the template and the Input alone. Templates see the variables that transformers gives
-// them: messages, add_generation_prompt, bos_token, eos_token, tools and documents (always none),
-// and the functions raise_exception and strftime_now.
+// them: messages, add_generation_prompt, bos_token, eos_token, tools, documents (always none), and
+// the functions raise_exception and strftime_now.
 //
 // A Prompt states which of its bytes the template wrote. The others came from the caller, and
 // special tokens in them are text. Message content is always the caller's. So is a role, unless it

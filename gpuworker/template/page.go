@@ -12,6 +12,8 @@ import (
 // page is a parsed template in the child, for one goroutine.
 type page struct {
 	template *jinja.Template
+	// responses: the template reads the answers of tools from the message with the calls.
+	responses bool
 }
 
 func parsePage(source string, limits Options) (*page, reply) {
@@ -19,23 +21,19 @@ func parsePage(source string, limits Options) (*page, reply) {
 	if err != nil {
 		return nil, refusal(err)
 	}
-	return &page{t}, reply{}
+	return &page{t, strings.Contains(source, "tool_responses")}, reply{}
 }
 
 // render provides the variables that transformers provides. Those without a value here are none,
 // not undefined.
 func (p *page) render(in *renderArgs) reply {
-	messages := make([]jinja.Value, len(in.Messages))
-	for i, m := range in.Messages {
-		messages[i] = jinja.NewDict(jinja.Own("role"), role(m.Role), jinja.Own("content"), m.Content)
-	}
 	variables := make(map[string]jinja.Value, len(in.Variables)+8)
 	for name, v := range in.Variables {
 		variables[name] = variable(v)
 	}
 	maps.Copy(variables, map[string]jinja.Value{
-		"messages":              jinja.NewList(messages...),
-		"tools":                 nil,
+		"messages":              jinja.NewList(p.messages(in.Messages)...),
+		"tools":                 tools(in.Tools),
 		"documents":             nil,
 		"add_generation_prompt": in.AddGenerationPrompt,
 		"bos_token":             jinja.Own(in.BOS),

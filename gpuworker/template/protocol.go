@@ -21,6 +21,7 @@ type parseArgs struct {
 
 type renderArgs struct {
 	Messages            []Message
+	Tools               []Tool `json:",omitempty"`
 	AddGenerationPrompt bool
 	BOS, EOS            string
 	Now                 time.Time
@@ -28,7 +29,7 @@ type renderArgs struct {
 }
 
 func newRenderArgs(in Input) *renderArgs {
-	return &renderArgs{in.Messages, in.AddGenerationPrompt, in.BOS, in.EOS, in.Now, in.Variables}
+	return &renderArgs{in.Messages, in.Tools, in.AddGenerationPrompt, in.BOS, in.EOS, in.Now, in.Variables}
 }
 
 // reply is the rendered text, or the problem.

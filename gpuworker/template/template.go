@@ -12,10 +12,26 @@ import (
 	"github.com/millrace/millrace/internal/fairsem"
 )
 
-// Message is one message of a conversation.
+// Message is one message of a conversation. The fields after Content are empty in most.
 type Message struct {
-	Role    string
-	Content string
+	Role       string
+	Content    string
+	Reasoning  string     `json:",omitempty"` // of an assistant
+	ToolCalls  []ToolCall `json:",omitempty"` // of an assistant
+	ToolCallID string     `json:",omitempty"` // of a tool: the call that it answers
+	Name       string     `json:",omitempty"` // of a tool
+}
+
+// ToolCall is a call of a tool. Arguments is a JSON object; the template gets its value.
+type ToolCall struct {
+	ID, Name  string
+	Arguments string
+}
+
+// Tool is a function that the model may call. Parameters is its JSON schema, "" for none; the template gets its value.
+type Tool struct {
+	Name, Description string
+	Parameters        string
 }
 
 // Prompt is a rendered conversation. Own are the ranges of its bytes that the template wrote,
@@ -29,6 +45,7 @@ type Prompt struct {
 // Input is the data for a rendering.
 type Input struct {
 	Messages            []Message
+	Tools               []Tool
 	AddGenerationPrompt bool // end with the start of the assistant's message
 	BOS, EOS            string
 	Now                 time.Time // for templates that write the date; in its own time zone
@@ -150,11 +167,18 @@ func (t *Template) Close() error {
 	return nil
 }
 
-// bytes is the length of the messages.
+// bytes is the length of the messages and tools.
 func (in Input) bytes() int {
 	sum := 0
-	for _, m := range in.Messages {
-		sum += len(m.Role) + len(m.Content)
+	for i := range in.Messages {
+		m := &in.Messages[i]
+		sum += len(m.Role) + len(m.Content) + len(m.Reasoning)
+		for _, c := range m.ToolCalls {
+			sum += len(c.Name) + len(c.Arguments)
+		}
+	}
+	for _, t := range in.Tools {
+		sum += len(t.Name) + len(t.Description) + len(t.Parameters)
 	}
 	return sum
 }

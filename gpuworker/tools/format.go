@@ -140,14 +140,14 @@ type Answer struct {
 	Opening Opening
 	Tools   []Tool
 	Choice  Choice
-	// Source is what the text after the reasoning obeys; nil: any text. It excludes calls.
+	// Source is what the text after the reasoning obeys; nil: any text. With it, an answer has calls or text.
 	Source *guide.Source
 }
 
 // Constraint returns the constraint of an answer, nil if it may be any text, or an *Error.
 func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
 	var tools []indexed
-	if a.Source == nil && f.family != nil {
+	if f.family != nil {
 		tools = a.Choice.chosen(a.Tools)
 	}
 	if len(tools) == 0 && a.Source == nil {
@@ -181,7 +181,7 @@ func (f Format) tagged(l Lexicon, a Answer, tools []indexed) (guide.Term, error)
 		case Closed:
 		}
 	}
-	if a.Source != nil {
+	if a.Source != nil && (a.Choice.Mode == None || len(tools) == 0) {
 		return seq(append(parts, guide.Term{Op: guide.Nested, Source: a.Source})...), nil
 	}
 	text := l.free(f.family.trigger)
@@ -195,12 +195,15 @@ func (f Format) tagged(l Lexicon, a Answer, tools []indexed) (guide.Term, error)
 	if a.Choice.Mode == Required {
 		return seq(append(parts, space(), calls)...), nil
 	}
+	if a.Source != nil {
+		return seq(append(parts, union(guide.Term{Op: guide.Nested, Source: a.Source}, calls))...), nil
+	}
 	return seq(append(parts, text, optional(calls))...), nil
 }
 
 // Parser returns the parser of an answer.
 func (f Format) Parser(l Lexicon, a Answer) *Parser {
-	build, calls := plainMachine, len(a.Tools) > 0 && a.Choice.Mode != None && a.Source == nil
+	build, calls := plainMachine, len(a.Tools) > 0 && a.Choice.Mode != None
 	p := &Parser{}
 	if f.family != nil {
 		build = f.family.machine
@@ -209,6 +212,12 @@ func (f Format) Parser(l Lexicon, a Answer) *Parser {
 		}
 	}
 	p.machine = build(f, l, calls)
+	if a.Source != nil && f.family != harmonyFamily { // a constrained text may contain what begins a call elsewhere
+		for _, at := range []int{beginState, contentState} {
+			s := &p.machine.states[at]
+			s.lead, s.exits, s.trim = append(s.lead, s.exits...), nil, false
+		}
+	}
 	for _, tag := range marks {
 		if l(tag) {
 			p.machine.marks = append(p.machine.marks, tag)

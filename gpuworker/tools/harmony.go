@@ -22,11 +22,12 @@ var harmonyFamily = &family{
 		analysis := seq(lit(begin+"analysis"+message), free, again)
 		preamble := seq(lit(begin+"commentary"+message), free, again)
 		final := func(text guide.Term) guide.Term { return seq(lit(begin+"final"+message), text) }
+		before, last := union(analysis, preamble), final(free)
 		if a.Source != nil {
-			return seq(repeat(0, maxMessages, analysis), final(guide.Term{Op: guide.Nested, Source: a.Source})), nil
+			before, last = analysis, final(guide.Term{Op: guide.Nested, Source: a.Source})
 		}
-		if a.Choice.Mode == None {
-			return seq(repeat(0, maxMessages, union(analysis, preamble)), final(free)), nil
+		if a.Choice.Mode == None || len(tools) == 0 {
+			return seq(repeat(0, maxMessages, before), last), nil
 		}
 		kind := union(lit(" "+l.tag("<|constrain|>")+"json"), lit(" json"), lit(""))
 		call, err := eachTool(tools, func(t indexed, arguments guide.Term) guide.Term {
@@ -40,7 +41,7 @@ var harmonyFamily = &family{
 		if a.Choice.Mode == Required {
 			return seq(repeat(0, maxMessages, analysis), call), nil
 		}
-		return seq(repeat(0, maxMessages, union(analysis, preamble)), union(call, final(free))), nil
+		return seq(repeat(0, maxMessages, before), union(call, last)), nil
 	},
 }
 

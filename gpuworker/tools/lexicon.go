@@ -15,8 +15,8 @@ var marks = []string{
 	"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", `<|"|>`, "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>",
 }
 
-// IsMark reports whether a token's name is a mark of a format.
-func IsMark(tag string) bool { return slices.Contains(marks, tag) }
+// Marks returns the names of control tokens that formats distinguish.
+func Marks() []string { return slices.Clone(marks) }
 
 // tag is how a vocabulary spells a mark.
 func (l Lexicon) tag(tag string) string {

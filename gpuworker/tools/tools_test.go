@@ -26,7 +26,7 @@ var testTools = []Tool{
 }
 
 // everyMark has all marks as control tokens, and noMark none.
-func everyMark(tag string) bool { return IsMark(tag) }
+func everyMark(tag string) bool { return slices.Contains(Marks(), tag) }
 func noMark(string) bool        { return false }
 
 // spell writes the control tokens of a text, which stand between « and », as a vocabulary does.
@@ -365,6 +365,29 @@ func TestConstraintFollowsReasoning(t *testing.T) {
 			require.Equal(t, tc.accepted, accepts(g, tc.text))
 		})
 	}
+}
+
+// With a constraint of the text an answer is calls or such a text, which may spell what begins a call.
+func TestConstrainedTextOrCalls(t *testing.T) {
+	text := &guide.Source{Kind: guide.Choice, Options: []string{"is <tool_call>"}}
+	answer := Answer{Opening: Closed, Tools: testTools, Source: text}
+	f := Detect(templates["hermes"])
+	source, err := f.Constraint(noMark, answer)
+	require.NoError(t, err)
+	g, err := guide.Compile(*source, vocabulary(noMark))
+	require.NoError(t, err)
+	call := "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"
+	require.True(t, accepts(g, "is <tool_call>"))
+	require.True(t, accepts(g, call))
+	require.False(t, accepts(g, "is "+call))
+	require.Equal(t, []Part{part(Content, "is <tool_call>")}, parse(f.Parser(noMark, answer), "is <tool_call>", 1))
+	require.Equal(t, []Part{calling(0, "now", "{}")}, parse(f.Parser(noMark, answer), call, 1))
+	llama := Detect(templates["llama3_json"])
+	_, err = llama.Constraint(noMark, answer)
+	require.ErrorIs(t, err, ErrFormat)
+	answer.Choice.Mode = Required
+	_, err = llama.Constraint(noMark, answer)
+	require.NoError(t, err)
 }
 
 func TestFormatsRefuseWhatTheyCannotWrite(t *testing.T) {

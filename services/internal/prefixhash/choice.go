@@ -29,6 +29,37 @@ func (c *chain) choose(chat *pb.Chat) {
 	c.digest.ResetWithSeed(c.digest.Sum64())
 }
 
+// tools changes state 0 by the tools of a chat, which templates write before the messages. A chat without tools leaves it
+// unchanged.
+func (c *chain) tools(tools []*pb.Tool) {
+	if len(tools) == 0 {
+		return
+	}
+	var raw []byte
+	for _, t := range tools {
+		raw = appendText(appendText(appendText(raw, t.GetName()), t.GetDescription()), t.GetParameters())
+	}
+	_, _ = c.digest.Write(raw) // never fails
+	c.digest.ResetWithSeed(c.digest.Sum64())
+}
+
+// calls appends the reasoning, the calls and the answered call of a message that has one of them.
+func (c *chain) calls(m *pb.ChatMessage) {
+	if len(m.GetToolCalls()) == 0 && m.GetReasoning() == "" && m.GetToolCallId() == "" {
+		return
+	}
+	c.add(m.GetReasoning())
+	c.add(afterRole)
+	c.add(m.GetToolCallId())
+	for _, call := range m.GetToolCalls() {
+		for _, text := range []string{call.GetId(), call.GetName(), call.GetArguments()} {
+			c.add(afterRole)
+			c.add(text)
+		}
+	}
+	c.add(afterContent)
+}
+
 func appendValue(raw []byte, v *structpb.Value) []byte {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_BoolValue:

@@ -52,10 +52,31 @@ func TestKeysDifferByTemplateFields(t *testing.T) {
 		"a mapping":      kwargs(t, map[string]any{"a": map[string]any{"b": nil}}),
 		"two":            kwargs(t, map[string]any{"a": true, "b": false}),
 		"two, swapped":   kwargs(t, map[string]any{"a": false, "b": true}),
+		"a tool":         func(c *pb.Chat) { c.Tools = []*pb.Tool{{Name: "a"}} },
+		"another tool":   func(c *pb.Chat) { c.Tools = []*pb.Tool{{Name: "b"}} },
+		"a description":  func(c *pb.Chat) { c.Tools = []*pb.Tool{{Name: "a", Description: "b"}} },
+		"a schema":       func(c *pb.Chat) { c.Tools = []*pb.Tool{{Name: "a", Parameters: proto.String("b")}} },
 	} {
 		key := keyOf(t, choosing(change))
 		require.Empty(t, seen[key], "%s has the key of %s", name, seen[key])
 		seen[key] = name
+	}
+}
+
+// What a message has beside its content is a part of its canonical bytes.
+func TestCallsAreCanonicalBytes(t *testing.T) {
+	seen := map[uint64]bool{}
+	for _, m := range []*pb.ChatMessage{
+		{}, {Reasoning: proto.String("a")}, {ToolCallId: proto.String("a")}, {ToolCalls: []*pb.ToolCall{{Id: "a"}}}, {ToolCalls: []*pb.ToolCall{{Name: "a"}}},
+		{ToolCalls: []*pb.ToolCall{{Arguments: "a"}}},
+	} {
+		m.Role = "assistant"
+		prefixes, _ := Of(&pb.GenerateRequest{Input: &pb.GenerateRequest_Chat{Chat: &pb.Chat{Messages: []*pb.ChatMessage{
+			m, {Role: "user", Content: strings.Repeat("x", 300)},
+		}}}})
+		require.Len(t, prefixes, 1)
+		require.False(t, seen[prefixes[0].Key])
+		seen[prefixes[0].Key] = true
 	}
 }
 

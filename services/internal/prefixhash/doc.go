@@ -3,7 +3,9 @@
 // request, without tokenizing it.
 //
 // The canonical bytes of a request are its prompt as UTF-8; or its token ids, each a little-endian
-// uint32; or, for each message of its chat, role, 0x1f, content, 0x1e. They are cut into chunks of
+// uint32; or, for each message of its chat, role, 0x1f, content, 0x1e. Of a message with reasoning,
+// calls or the id of a call, these follow: the reasoning, 0x1f, the id of the call that it answers;
+// for each of its calls 0x1f, id, 0x1f, name, 0x1f, arguments; and 0x1e. They are cut into chunks of
 // 256 bytes, and a key is
 //
 //	state 0 = XXH64(cache salt, seed: 1 of a prompt, 2 of token ids, 3 of a chat)
@@ -25,6 +27,9 @@
 // bytes of a text; "l", the count as uint32 and the values of a list; "m", the count as uint32 and
 // the entries of a mapping in ascending order of their keys' bytes, each a key as a text and a
 // value.
+//
+// A chat with tools has yet another state 0, of the state 0 so far: the bytes are, for each tool, its
+// name, description and parameters as texts, each as a text of a variable is.
 //
 // A key decides where a request is served, and never what is answered: a caller that makes two
 // requests collide on purpose only sends them to one worker. Keys of different models are

@@ -49,11 +49,13 @@ func Of(in *pb.GenerateRequest) (prefixes []Prefix, total int) {
 	case *pb.GenerateRequest_Chat:
 		c.begin(ofChat, salt)
 		c.choose(input.Chat)
+		c.tools(input.Chat.GetTools())
 		for _, m := range input.Chat.GetMessages() {
 			c.add(m.GetRole())
 			c.add(afterRole)
 			c.add(m.GetContent())
 			c.add(afterContent)
+			c.calls(m)
 		}
 	}
 	if in.GetCache().GetBypassPrefixCache() {

@@ -64,6 +64,7 @@ func checkGenerate(in *pb.GenerateRequest) []rpc.Violation {
 	c.sampling(in.GetSampling())
 	c.stopping(in)
 	c.response(in.GetResponse())
+	c.parts(in)
 	c.guided(in)
 	c.resume(in)
 	c.schedule(in)
@@ -80,6 +81,7 @@ func (c *Checker) chat(chat *pb.Chat) {
 		}
 	}
 	c.kwargs(chat.GetTemplateKwargs())
+	c.tools(chat)
 }
 
 func (c *Checker) sampling(s *pb.Sampling) {

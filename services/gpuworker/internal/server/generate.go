@@ -32,9 +32,6 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	if err := invalid(checkGenerate(in)); err != nil {
 		return err
 	}
-	if err := refuseTools(in.GetChat(), in.GetResponse()); err != nil {
-		return err
-	}
 	if err := s.Admit(); err != nil {
 		return err
 	}

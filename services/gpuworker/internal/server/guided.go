@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -47,20 +48,19 @@ func sourceOf(in *pb.Guided) (s guide.Source, field string) {
 // that it never takes the slot of a small text. Its work is bounded whatever its size is.
 const compileSlot = 64 << 10
 
-// compile returns the grammar of a request, or nil if it has no constraint.
-func (s *Server) compile(ctx context.Context, in *pb.GenerateRequest, inst *model.Instance) (*guide.Grammar, error) {
-	if in.GetGuided() == nil {
-		return nil, nil
-	}
+// compile returns the grammar of a source that field has.
+func (s *Server) compile(ctx context.Context, in *pb.GenerateRequest, inst *model.Instance, source guide.Source, field string) (*guide.Grammar, error) {
 	if inst.Tokenizer == nil {
 		return nil, prompt.ErrNoTokenizer
 	}
-	source, field := sourceOf(in.GetGuided())
 	grammar, err := inst.Compile(ctx, in.GetFairnessId(), source, func(ctx context.Context) (func(), error) {
 		return s.encoder.Acquire(ctx, in.GetFairnessId(), compileSlot)
 	})
 	var problem *guide.Error
 	if errors.As(err, &problem) {
+		if strings.HasPrefix(problem.Path, "#/tools/") {
+			field = "chat.tools"
+		}
 		return nil, invalidGrammar(field, problem)
 	}
 	return grammar, err

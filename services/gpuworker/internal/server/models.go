@@ -229,6 +229,7 @@ func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
 	c := &pb.ModelCapabilities{
 		Architecture: f.Architecture, Quantisation: f.Quantization, ContextLength: uint32(f.Context),
 		Vocabulary: uint32(f.Vocabulary), Parameters: f.Parameters, Tokenizer: f.HasTokenizer, ChatTemplate: f.HasTemplate,
+		ToolFormat: f.Format.Name, Reasoning: f.Format.Reasons(),
 		ChatTemplates: f.Templates, WeightTypes: f.WeightTypes, SlidingWindow: uint32(f.Window),
 		EmbeddingWidth: uint32(f.Width), Rerank: f.Rerank, RerankOnly: f.Pooling == arch.PoolingRank,
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/prompt"
-	"github.com/millrace/millrace/gpuworker/template"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
@@ -23,13 +22,11 @@ func (s *Server) prepare(ctx context.Context, in *pb.GenerateRequest, inst *mode
 	if err := invalid(checkAgainst(in, inst)); err != nil {
 		return generate.Request{}, err
 	}
-	options := optionsOf(in, inst.Defaults)
-	grammar, err := s.compile(ctx, in, inst)
-	if err != nil {
+	options, input := optionsOf(in, inst.Defaults), inputOf(in)
+	if err := s.constrain(ctx, in, inst, &input, &options); err != nil {
 		return generate.Request{}, err
 	}
-	options.Grammar = grammar
-	r, err := prompt.Build(ctx, s.encoder, offerOf(inst), inputOf(in), options)
+	r, err := prompt.Build(ctx, s.encoder, offerOf(inst), input, options)
 	if err != nil {
 		return generate.Request{}, err
 	}
@@ -97,9 +94,7 @@ func chatOf(in *pb.Chat, now time.Time) *prompt.Chat {
 	if args := in.GetTemplateKwargs(); args != nil {
 		chat.Variables = args.AsMap()
 	}
-	for _, m := range in.GetMessages() {
-		chat.Messages = append(chat.Messages, template.Message{Role: m.GetRole(), Content: m.GetContent()})
-	}
+	chat.Messages, chat.Tools = messagesOf(in), templateTools(in.GetTools())
 	return chat
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/generate"
+	"github.com/millrace/millrace/gpuworker/tools"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/auth"
 )
@@ -59,6 +60,9 @@ const (
 	maxCandidateBytes = 2 + 1 + 5 + 5 // tag and length, id, logprob
 	maxDetailBytes    = 3 + 5 + 6 + 6 // without candidates: tag and length, logprob, rank, text_bytes
 )
+
+// maxPartBytes bounds the bytes of a part in an event: tags and numbers, the id of a call and the name of a tool.
+const maxPartBytes = 24 + 40 + 132
 
 // maxRowBytes bounds the bytes of a token in an event, without its text. detailed is whether it
 // has a TokenDetail.
@@ -121,7 +125,7 @@ func (s *sink) Tokens(t generate.Tokens) error {
 func (s *sink) sendTokens(t generate.Tokens) error {
 	r := s.response
 	detailed := r.GetOutputLogprobs() || r.GetOutputCandidates() > 0
-	if n := len(t.Rows); n > 1 && n*maxRowBytes(detailed, int(r.GetOutputCandidates()))+len(t.Text) > maxEventBytes {
+	if n := len(t.Rows); n > 1 && n*maxRowBytes(detailed, int(r.GetOutputCandidates()))+len(t.Text)+len(t.Parts)*maxPartBytes > maxEventBytes {
 		head, rest := halves(t)
 		if err := s.sendTokens(head); err != nil {
 			return err
@@ -138,7 +142,41 @@ func (s *sink) sendTokens(t generate.Tokens) error {
 			out.Details = append(out.Details, detail)
 		}
 	}
+	for _, p := range t.Parts {
+		out.Parts = append(out.Parts, s.partOf(t.OutputIndex, p))
+	}
 	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
+}
+
+// partKinds are the kinds of parts in the contract.
+var partKinds = map[tools.Kind]pb.PartKind{
+	tools.Content: pb.PartKind_PART_KIND_CONTENT, tools.Reasoning: pb.PartKind_PART_KIND_REASONING, tools.Call: pb.PartKind_PART_KIND_TOOL_CALL,
+}
+
+func (s *sink) partOf(output int, p generate.Part) *pb.Part {
+	out := &pb.Part{Kind: partKinds[p.Kind], TextBytes: uint32(p.Bytes), CallIndex: uint32(p.Call)}
+	if p.Name != "" {
+		out.Call = &pb.CallStart{Id: s.request.CallID(s.request.Digest, s.request.Params.Seed, output, p.Call), Name: p.Name}
+	}
+	return out
+}
+
+// cutParts cuts the parts of a text in two, the first of so many bytes.
+func cutParts(parts []generate.Part, bytes int) (head, rest []generate.Part) {
+	for i, p := range parts {
+		if p.Bytes > bytes {
+			cut := p
+			cut.Bytes = bytes
+			p.Bytes -= bytes
+			if bytes > 0 || p.Name != "" { // the call begins in the first half
+				head, p.Name = append(head, cut), ""
+			}
+			return head, append([]generate.Part{p}, parts[i+1:]...)
+		}
+		head = append(head, p)
+		bytes -= p.Bytes
+	}
+	return head, nil
 }
 
 // halves cuts a run of tokens in two, each with the text of its tokens.
@@ -151,6 +189,7 @@ func halves(t generate.Tokens) (head, rest generate.Tokens) {
 	head.Rows, head.TextBytes, head.Text = t.Rows[:mid], t.TextBytes[:mid], t.Text[:bytes]
 	rest.Rows, rest.TextBytes, rest.Text = t.Rows[mid:], t.TextBytes[mid:], t.Text[bytes:]
 	rest.TokenIndex += mid
+	head.Parts, rest.Parts = cutParts(t.Parts, bytes)
 	return head, rest
 }
 
@@ -164,6 +203,7 @@ func (s *sink) Finished(f generate.Finished) error {
 			Decode: durationpb.New(f.Timings.Decode),
 		},
 	}
+	out.Usage.ReasoningTokens = uint32(f.Reasoning)
 	if f.Reason == batch.Stop {
 		out.Reason = pb.FinishReason_FINISH_REASON_STOP
 		if f.Stop != "" {

@@ -34,9 +34,6 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 	if err := invalid(checkTokenize(in)); err != nil {
 		return nil, err
 	}
-	if err := refuseTools(in.GetChat(), nil); err != nil {
-		return nil, err
-	}
 	inst, release, err := s.acquireText(in.GetModel())
 	if err != nil {
 		return nil, statusOf(err)
