@@ -27,6 +27,7 @@ type continuation struct {
 	lengths    []int         // scratch: bytes of text by token
 	parser     *tools.Parser // nil: the answer has no parts
 	parts      []Part        // scratch: of the text so far of an event
+	row        int           // of the event
 	reasoning  int           // tokens of reasoning
 	delivered  bool          // its end was delivered by an earlier run: it reports nothing
 }
@@ -74,6 +75,7 @@ func (c *continuation) consume(rows []engine.RowResult) (out Tokens, err error) 
 		if c.end != nil {
 			break
 		}
+		c.row = i
 		text, err := c.push(rows[i].Token)
 		if err != nil {
 			return out, err

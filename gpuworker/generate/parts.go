@@ -85,7 +85,7 @@ func (c *continuation) content(text string) string { return c.add(Part{Kind: too
 
 // add records a part, and joins it with the one before if they are of one kind. It returns the text.
 func (c *continuation) add(p Part, text string) string {
-	p.Bytes = len(text)
+	p.Bytes, p.Row = len(text), c.row
 	if n := len(c.parts); p.Name == "" && n > 0 && c.parts[n-1].Kind == p.Kind && c.parts[n-1].Call == p.Call {
 		c.parts[n-1].Bytes += p.Bytes
 	} else if p.Bytes > 0 || p.Name != "" {

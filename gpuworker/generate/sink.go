@@ -30,6 +30,7 @@ type Part struct {
 	Bytes int
 	Call  int    // index of a call
 	Name  string // of the tool, in the first part of a call, which may have no bytes
+	Row   int    // that begins it
 }
 
 // Finished is the end of one continuation.

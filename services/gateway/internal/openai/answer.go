@@ -14,6 +14,12 @@ type usage struct {
 	CompletionTokens uint32       `json:"completion_tokens"`
 	TotalTokens      uint32       `json:"total_tokens"`
 	PromptDetails    tokenDetails `json:"prompt_tokens_details"`
+	// CompletionDetails is there if some tokens were reasoning.
+	CompletionDetails *completionDetails `json:"completion_tokens_details,omitempty"`
+}
+
+type completionDetails struct {
+	ReasoningTokens uint32 `json:"reasoning_tokens"`
 }
 
 type tokenDetails struct {
@@ -21,11 +27,15 @@ type tokenDetails struct {
 }
 
 func usageOf(u *pb.Usage) *usage {
-	return &usage{
+	out := &usage{
 		PromptTokens: u.GetPromptTokens(), CompletionTokens: u.GetCompletionTokens(),
 		TotalTokens:   u.GetPromptTokens() + u.GetCompletionTokens(),
 		PromptDetails: tokenDetails{u.GetCachedTokens()},
 	}
+	if u.GetReasoningTokens() > 0 {
+		out.CompletionDetails = &completionDetails{u.GetReasoningTokens()}
+	}
+	return out
 }
 
 // finishReason returns the name of the reason for which an output ended.
@@ -34,4 +44,12 @@ func finishReason(f *pb.Finished) string {
 		return "stop"
 	}
 	return "length"
+}
+
+// chatFinishReason is finishReason of a chat's output. called states whether it has calls.
+func chatFinishReason(f *pb.Finished, called bool) string {
+	if reason := finishReason(f); reason != "stop" || !called {
+		return reason
+	}
+	return "tool_calls"
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/services/gateway/internal/resume"
 	"github.com/millrace/millrace/services/gateway/internal/strictjson"
 	"github.com/millrace/millrace/services/gateway/internal/target"
+	"github.com/millrace/millrace/services/gateway/internal/translate"
 )
 
 // chatRequest is the body of POST /v1/chat/completions.
@@ -34,9 +35,10 @@ type chatRequest struct {
 	AddGenerationPrompt  *bool          `json:"add_generation_prompt"`
 	ContinueFinalMessage *bool          `json:"continue_final_message"`
 
+	Tools      []tool      `json:"tools"`
+	ToolChoice *toolChoice `json:"tool_choice"`
+
 	// Refused.
-	Tools            []tool         `json:"tools"`
-	ToolChoice       *toolChoice    `json:"tool_choice"`
 	Functions        strictjson.Raw `json:"functions"`
 	FunctionCall     strictjson.Raw `json:"function_call"`
 	Audio            strictjson.Raw `json:"audio"`
@@ -54,7 +56,7 @@ type message struct {
 	Refusal          *string        `json:"refusal"`
 	Reasoning        *string        `json:"reasoning"`
 	ReasoningContent *string        `json:"reasoning_content"`
-	ToolCalls        strictjson.Raw `json:"tool_calls"`
+	ToolCalls        []toolCall     `json:"tool_calls"`
 	ToolCallID       *string        `json:"tool_call_id"`
 	FunctionCall     strictjson.Raw `json:"function_call"`
 	Audio            strictjson.Raw `json:"audio"`
@@ -85,33 +87,6 @@ func (c *content) DecodeJSON(d *strictjson.Decoder) error {
 	default:
 		return d.Errorf("is %s: must be a string or a list of parts", d.Kind())
 	}
-}
-
-type tool struct {
-	Type     string         `json:"type"`
-	Function *function      `json:"function"`
-	Custom   strictjson.Raw `json:"custom"`
-}
-
-type function struct {
-	Name        string         `json:"name"`
-	Description *string        `json:"description"`
-	Parameters  strictjson.Raw `json:"parameters"`
-	Strict      *bool          `json:"strict"`
-}
-
-// toolChoice is a word or the choice of a function.
-type toolChoice struct {
-	word   string
-	choice strictjson.Raw
-}
-
-// DecodeJSON implements strictjson.Value.
-func (c *toolChoice) DecodeJSON(d *strictjson.Decoder) error {
-	if d.Kind() == strictjson.String {
-		return d.Decode(&c.word)
-	}
-	return d.Decode(&c.choice)
 }
 
 // chat answers POST /v1/chat/completions.
@@ -168,6 +143,9 @@ func (r *chatRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := r.tools(chat); err != nil {
+		return nil, err
+	}
 	in.Input = &pb.GenerateRequest_Chat{Chat: chat}
 	logprobs := r.Logprobs != nil && *r.Logprobs
 	if r.TopLogprobs != nil && !logprobs {
@@ -176,19 +154,18 @@ func (r *chatRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, error) 
 	if logprobs {
 		in.Response = &pb.ResponseOptions{OutputLogprobs: r.Logprobs, OutputCandidates: r.TopLogprobs}
 	}
+	translate.WantParts(in)
 	return in, nil
 }
 
 // refuse refuses fields that ask for features which the servers lack.
 func (r *chatRequest) refuse(x *httpapi.Exchange) error {
-	const tools = "the servers have no tools yet: leave it out"
+	const tools = "tools and tool_choice are their newer names: send those"
 	for _, f := range []struct {
 		param string
 		set   bool
 		text  string
 	}{
-		{"tools", len(r.Tools) > 0, tools},
-		{"tool_choice", r.ToolChoice != nil && r.ToolChoice.word != "none" && r.ToolChoice.word != "auto", tools},
 		{"functions", r.Functions != nil, tools}, {"function_call", r.FunctionCall != nil, tools},
 		{"audio", r.Audio != nil, "the servers generate text only: leave it out"},
 		{"modalities", slices.ContainsFunc(r.Modalities, func(m string) bool { return m != "text" }), "the servers generate text only: leave it out"},
@@ -206,7 +183,7 @@ func (r *chatRequest) refuse(x *httpapi.Exchange) error {
 	for _, f := range []struct {
 		param string
 		set   bool
-	}{{"parallel_tool_calls", r.ParallelToolCalls != nil}, {"verbosity", r.Verbosity != nil}} {
+	}{{"parallel_tool_calls", r.ParallelToolCalls != nil && len(r.Tools) == 0}, {"verbosity", r.Verbosity != nil}} {
 		if f.set {
 			if err := x.Skip(f.param); err != nil {
 				return err
@@ -271,28 +248,21 @@ func (m *message) translate(x *httpapi.Exchange, path string) (*pb.ChatMessage, 
 	if m.Role == "" {
 		return nil, httpapi.Invalid(path+".role", "is missing")
 	}
-	const tools = "is not supported: the servers have no tools yet"
 	for _, f := range []struct {
 		param string
 		set   bool
 		text  string
 	}{
-		{".tool_calls", len(m.ToolCalls) > len("[]"), tools}, {".tool_call_id", m.ToolCallID != nil, tools},
-		{".function_call", m.FunctionCall != nil, tools}, {".audio", m.Audio != nil, "is not supported: the servers generate text only"},
+		{".function_call", m.FunctionCall != nil, "is not supported: tool_calls is its newer name: send that"}, {".audio", m.Audio != nil, "is not supported: the servers generate text only"},
 		{".refusal", m.Refusal != nil, "is not supported: send the text of the refusal as content"},
 	} {
 		if f.set {
 			return nil, httpapi.Unsupported(path+f.param, "%s", f.text)
 		}
 	}
-	for _, f := range []struct {
-		param string
-		set   bool
-	}{{".name", m.Name != nil}, {".reasoning", m.Reasoning != nil}, {".reasoning_content", m.ReasoningContent != nil}} {
-		if f.set {
-			if err := x.Skip(path + f.param); err != nil {
-				return nil, err
-			}
+	if m.Name != nil {
+		if err := x.Skip(path + ".name"); err != nil {
+			return nil, err
 		}
 	}
 	text, err := m.Content.join(path + ".content")
@@ -303,7 +273,12 @@ func (m *message) translate(x *httpapi.Exchange, path string) (*pb.ChatMessage, 
 	if role == "developer" { // OpenAI's later name for system, which no template of the supported models has
 		role = "system"
 	}
-	return &pb.ChatMessage{Role: role, Content: text}, nil
+	out := &pb.ChatMessage{Role: role, Content: text, ToolCallId: m.ToolCallID, Reasoning: m.ReasoningContent}
+	if out.Reasoning == nil {
+		out.Reasoning = m.Reasoning
+	}
+	out.ToolCalls, err = calls(m.ToolCalls, path+".tool_calls")
+	return out, err
 }
 
 // join returns the text. Parts are joined by line ends.

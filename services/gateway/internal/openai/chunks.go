@@ -27,6 +27,7 @@ type chatReply struct {
 	tail    []byte // of every chunk that has a choice
 	buffer  []byte
 	usage   pb.Usage
+	called  map[uint32]bool // outputs with a call
 }
 
 // stream writes the events of a generation.
@@ -50,8 +51,9 @@ func (r *chatReply) event(e *pb.GenerateResponse) error {
 		return r.tokens(e.Tokens)
 	case *pb.GenerateResponse_Finished:
 		r.usage.CompletionTokens += e.Finished.GetUsage().GetCompletionTokens()
+		r.usage.ReasoningTokens += e.Finished.GetUsage().GetReasoningTokens()
 		b := append(r.choice(e.Finished.GetOutputIndex()), `"delta":{},"logprobs":null,"finish_reason":"`...)
-		b = append(append(b, finishReason(e.Finished)...), `"}`...)
+		b = append(append(b, chatFinishReason(e.Finished, r.called[e.Finished.GetOutputIndex()])...), `"}`...)
 		r.out.Step(int(e.Finished.GetOutputIndex()), r.chunk(b))
 	}
 	return nil
@@ -98,11 +100,20 @@ func (r *chatReply) choice(output uint32) []byte {
 // tokens writes the chunk of generated tokens. Tokens that have no text yet have none, unless the
 // client wants their logprobs.
 func (r *chatReply) tokens(t *pb.Tokens) error {
-	if t.GetText() == "" && len(t.GetDetails()) == 0 {
+	runs := target.Runs(t)
+	if len(runs) == 0 && len(t.GetDetails()) == 0 {
 		return nil
 	}
-	b := append(r.choice(t.GetOutputIndex()), `"delta":{"content":`...)
-	b = append(httpapi.AppendString(b, t.GetText()), `},"logprobs":`...)
+	for _, run := range runs {
+		if run.Call != nil {
+			if r.called == nil {
+				r.called = map[uint32]bool{}
+			}
+			r.called[t.GetOutputIndex()] = true
+		}
+	}
+	b := append(r.choice(t.GetOutputIndex()), `"delta":`...)
+	b = append(appendDelta(b, runs), `,"logprobs":`...)
 	if len(t.GetDetails()) > 0 {
 		list, err := r.pieces.chat(r.started.GetModelDigest(), t.GetText(), t.GetTokenIds(), t.GetDetails())
 		if err != nil {
@@ -161,9 +172,11 @@ type chatChoice struct {
 }
 
 type replyMessage struct {
-	Role    string  `json:"role"`
-	Content string  `json:"content"`
-	Refusal *string `json:"refusal"`
+	Role      string      `json:"role"`
+	Content   *string     `json:"content"` // null beside calls without text
+	Refusal   *string     `json:"refusal"`
+	Reasoning string      `json:"reasoning_content,omitempty"`
+	ToolCalls []replyCall `json:"tool_calls,omitempty"`
 }
 
 // whole writes a whole answer.
@@ -173,9 +186,13 @@ func (r *chatReply) whole(x *httpapi.Exchange, a *target.Answer) error {
 		Usage: usageOf(a.Usage()), ServiceTier: r.request.ServiceTier, Millrace: translate.OriginOf(a.Started, r.request.Seed),
 	}
 	for i, o := range a.Outputs {
-		choice := chatChoice{Index: i, Message: replyMessage{Role: "assistant", Content: o.Text}, FinishReason: finishReason(o.Finished)}
+		message := replyMessage{Role: "assistant", Content: &o.Text, Reasoning: o.Reasoning, ToolCalls: replyCalls(o.Calls)}
+		if o.Text == "" && len(o.Calls) > 0 {
+			message.Content = nil
+		}
+		choice := chatChoice{Index: i, Message: message, FinishReason: chatFinishReason(o.Finished, len(o.Calls) > 0)}
 		if len(o.Details) > 0 {
-			list, err := r.pieces.chat(a.Started.GetModelDigest(), o.Text, o.TokenIDs, o.Details)
+			list, err := r.pieces.chat(a.Started.GetModelDigest(), o.All, o.TokenIDs, o.Details)
 			if err != nil {
 				return err
 			}

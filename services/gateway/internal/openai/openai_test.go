@@ -106,6 +106,40 @@ func chat(fields ...string) string {
 // seeded returns the body of a chat request with a seed.
 func seeded(seed string) string { return strings.Replace(chat(), `"seed":7`, `"seed":`+seed, 1) }
 
+// weather are tools, and toolTurns a conversation in which one was called.
+const (
+	weather = `"tools":[{"type":"function","function":{"name":"weather","description":"Says it.","strict":true,
+		"parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}}}]`
+	toolTurns = `{"role":"user","content":"hi"},
+		{"role":"assistant","content":null,"reasoning_content":"Hm.","tool_calls":[{"id":"call_1","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Oslo\"}"}}]},
+		{"role":"tool","tool_call_id":"call_1","content":[{"type":"text","text":"sunny"}]}`
+)
+
+// Tools, their choice and earlier calls reach the server.
+func TestToolsReachTheServer(t *testing.T) {
+	g := start(t, &servertest.Server{}, nil)
+	for choice, want := range map[string]*pb.ToolChoice{
+		`"none"`: {Mode: pb.ToolMode_TOOL_MODE_NONE}, `"required"`: {Mode: pb.ToolMode_TOOL_MODE_REQUIRED}, `null`: nil,
+		`{"type":"function","function":{"name":"weather"}}`: {Mode: pb.ToolMode_TOOL_MODE_REQUIRED, Name: proto.String("weather")},
+	} {
+		body := strings.Replace(chat(weather, `"tool_choice":`+choice), `{"role":"user","content":"hi"}`, toolTurns, 1)
+		out, text := g.call(t, http.MethodPost, "/v1/chat/completions", body)
+		require.Equal(t, http.StatusOK, out.StatusCode, text)
+		in, _ := g.Last()
+		require.True(t, in.GetResponse().GetParts())
+		got := in.GetChat()
+		require.True(t, proto.Equal(want, got.GetToolChoice()), "%v", got.GetToolChoice())
+		require.Equal(t, "weather", got.GetTools()[0].GetName())
+		require.True(t, got.GetTools()[0].GetStrict())
+		require.True(t, strings.HasPrefix(got.GetTools()[0].GetParameters(), `{"type":"object"`))
+		call := &pb.ToolCall{Id: "call_1", Name: "weather", Arguments: `{"city":"Oslo"}`}
+		require.True(t, proto.Equal(call, got.GetMessages()[1].GetToolCalls()[0]))
+		require.Equal(t, "Hm.", got.GetMessages()[1].GetReasoning())
+		require.Equal(t, "call_1", got.GetMessages()[2].GetToolCallId())
+		require.Equal(t, "sunny", got.GetMessages()[2].GetContent())
+	}
+}
+
 func TestChatAnswers(t *testing.T) {
 	g := start(t, &servertest.Server{}, nil)
 	for name, body := range map[string]string{
@@ -116,6 +150,10 @@ func TestChatAnswers(t *testing.T) {
 		"chat-stream-usage.txt":     chat(`"stream":true`, `"n":2`, `"max_tokens":2`, `"stream_options":{"include_usage":true}`),
 		"chat-stream-logprobs.txt":  chat(`"stream":true`, `"max_completion_tokens":3`, `"logprobs":true`, `"top_logprobs":1`),
 		"chat-stream-negative.txt":  strings.Replace(seeded("-7"), "{", `{"stream":true,"max_tokens":1,`, 1),
+		"chat-whole-tools.json":     chat(weather, `"tool_choice":"auto"`),
+		"chat-whole-forced.json":    chat(weather, `"tool_choice":{"type":"function","function":{"name":"weather"}}`, `"max_tokens":3`),
+		"chat-whole-result.json":    strings.Replace(chat(weather), `{"role":"user","content":"hi"}`, toolTurns, 1),
+		"chat-stream-tools.txt":     chat(`"stream":true`, weather, `"parallel_tool_calls":false`, `"stream_options":{"include_usage":true}`),
 		"chat-whole-unlogprob.json": chat(`"logprobs":false`, `"tools":[]`, `"tool_choice":"none"`, `"response_format":{"type":"text"}`, `"store":false`),
 	} {
 		out, text := g.call(t, http.MethodPost, "/v1/chat/completions", body)
@@ -306,7 +344,8 @@ func TestErrorsHaveOpenAIsShape(t *testing.T) {
 		`{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`,
 		`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"x"}]}]}`,
 		`{"model":"m","messages":[{"role":"tool","tool_call_id":"x","content":""}]}`,
-		chat(`"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]`), chat(`"tool_choice":{"type":"function"}`),
+		chat(`"tools":[{"type":"custom","custom":{"name":"f"}}]`), chat(`"tools":[{"type":"function"}]`), chat(`"tool_choice":{"type":"function"}`),
+		chat(`"tool_choice":"required"`), chat(weather, `"tool_choice":"any way"`), chat(weather, `"tool_choice":{"type":"allowed_tools","allowed_tools":{}}`),
 		chat(`"response_format":{"type":"grammar"}`), chat(`"response_format":{"type":"json_schema"}`), chat(`"structured_outputs":{}`), chat(`"structured_outputs":{"regex":"a","grammar":"b"}`), chat(`"audio":{}`), chat(`"modalities":["text","audio"]`), chat(`"store":true`),
 		chat(`"n":0`), chat(`"n":17`), chat(`"top_logprobs":2`), chat(`"max_tokens":1`, `"max_completion_tokens":2`),
 		chat(`"logit_bias":{"a":1}`), chat(`"service_tier":"scale"`), chat(`"timeout":0`), chat(`"stream_options":{}`),

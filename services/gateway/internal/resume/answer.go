@@ -234,6 +234,7 @@ func (a *Answer) divide(e *pb.GenerateResponse, t *pb.Tokens) ([]*pb.GenerateRes
 	}
 	before := &pb.Tokens{OutputIndex: t.GetOutputIndex(), TokenIndex: t.GetTokenIndex(), TokenIds: t.GetTokenIds()[:tokens], Text: t.GetText()[:cut]}
 	after := &pb.Tokens{OutputIndex: t.GetOutputIndex(), TokenIndex: uint32(had.Tokens), TokenIds: t.GetTokenIds()[tokens:], Text: t.GetText()[cut:]}
+	before.Parts, after.Parts = target.CutParts(t.GetParts(), uint32(cut))
 	if len(t.GetDetails()) > int(tokens) {
 		before.Details, after.Details = t.GetDetails()[:tokens], t.GetDetails()[tokens:]
 	}

@@ -33,6 +33,40 @@ const (
 // not complete, as a token with half a character.
 var Words = []string{"One", " \"two\"\n", "", " \u00e9\u4e16", " five"}
 
+// CallWords are the texts of the tokens of an answer to a chat with tools: reasoning, content, and a call of the first
+// tool in three tokens. If the last message is that of a tool, the answer has Words.
+var CallWords = []string{"Hm.", "I look.", `{"city": `, `"Oslo"`, "}"}
+
+// CallID is the id of the call.
+const CallID = "call_1"
+
+// wordsOf returns the texts of the tokens of an answer.
+func wordsOf(in *pb.GenerateRequest) []string {
+	messages := in.GetChat().GetMessages()
+	if len(in.GetChat().GetTools()) == 0 || in.GetChat().GetToolChoice().GetMode() == pb.ToolMode_TOOL_MODE_NONE ||
+		messages[len(messages)-1].GetRole() == "tool" {
+		return Words
+	}
+	return CallWords
+}
+
+// partsOf returns the parts of a token of CallWords.
+func partsOf(in *pb.GenerateRequest, i int) []*pb.Part {
+	if len(wordsOf(in)[i]) == 0 || &wordsOf(in)[0] != &CallWords[0] {
+		return nil
+	}
+	p := &pb.Part{Kind: pb.PartKind_PART_KIND_TOOL_CALL, TextBytes: uint32(len(CallWords[i]))}
+	switch i {
+	case 0:
+		p.Kind = pb.PartKind_PART_KIND_REASONING
+	case 1:
+		p.Kind = pb.PartKind_PART_KIND_CONTENT
+	case 2:
+		p.Call = &pb.CallStart{Id: CallID, Name: in.GetChat().GetTools()[0].GetName()}
+	}
+	return []*pb.Part{p}
+}
+
 // Server is the fake server. Its hooks must be set before Start.
 type Server struct {
 	pb.UnimplementedInferenceServiceServer
@@ -109,7 +143,7 @@ func Answer(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.Generat
 			return err
 		}
 	}
-	n, why := len(Words), pb.FinishReason_FINISH_REASON_STOP
+	n, why := len(wordsOf(in)), pb.FinishReason_FINISH_REASON_STOP
 	if s := in.GetStopping(); s != nil && s.MaxTokens != nil && int(*s.MaxTokens) < n {
 		n, why = int(*s.MaxTokens), pb.FinishReason_FINISH_REASON_LENGTH
 	}
@@ -155,10 +189,10 @@ func Started(in *pb.GenerateRequest) *pb.GenerateResponse {
 
 // Token returns the event of the i-th token of an output.
 func Token(in *pb.GenerateRequest, output uint32, i int) *pb.GenerateResponse {
-	t := &pb.Tokens{OutputIndex: output, TokenIndex: uint32(i), TokenIds: []uint32{uint32(i)}, Text: Words[i]}
+	t := &pb.Tokens{OutputIndex: output, TokenIndex: uint32(i), TokenIds: []uint32{uint32(i)}, Text: wordsOf(in)[i], Parts: partsOf(in, i)}
 	if in.GetResponse().GetOutputLogprobs() {
 		t.Details = []*pb.TokenDetail{detail(i, in.GetResponse().GetOutputCandidates())}
-		t.Details[0].TextBytes = uint32(len(Words[i]))
+		t.Details[0].TextBytes = uint32(len(t.GetText()))
 	}
 	return &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: t}}
 }

@@ -10,7 +10,11 @@ import (
 
 // Output is one continuation of a generation that has ended.
 type Output struct {
-	Text     string
+	Text      string // the content
+	Reasoning string
+	Calls     []ToolCall
+	// All is the text of all kinds, which the details divide.
+	All      string
 	TokenIDs []uint32
 	// Details has an entry for each token if the request asked for them.
 	Details  []*pb.TokenDetail
@@ -30,12 +34,14 @@ type Answer struct {
 // Collect reads a generation of n outputs to its end.
 func Collect(g *Generation, n int) (*Answer, error) {
 	a := &Answer{Outputs: make([]Output, n)}
-	texts := make([]strings.Builder, n)
+	texts, parts := make([]strings.Builder, n), make([]parted, n)
 	for {
 		e, err := g.Next()
 		if errors.Is(err, io.EOF) {
 			for i := range texts {
-				a.Outputs[i].Text = texts[i].String()
+				o := &a.Outputs[i]
+				o.All = texts[i].String()
+				parts[i].fill(o)
 			}
 			return a, nil
 		}
@@ -55,6 +61,7 @@ func Collect(g *Generation, n int) (*Answer, error) {
 			}
 			o := &a.Outputs[i]
 			texts[i].WriteString(e.Tokens.GetText())
+			parts[i].add(e.Tokens)
 			o.TokenIDs = append(o.TokenIDs, e.Tokens.GetTokenIds()...)
 			o.Details = append(o.Details, e.Tokens.GetDetails()...)
 		case *pb.GenerateResponse_Finished:
@@ -70,6 +77,7 @@ func (a *Answer) Usage() *pb.Usage {
 	sum := &pb.Usage{PromptTokens: a.Started.GetPromptTokens(), CachedTokens: a.Started.GetCachedTokens()}
 	for _, o := range a.Outputs {
 		sum.CompletionTokens += o.Finished.GetUsage().GetCompletionTokens()
+		sum.ReasoningTokens += o.Finished.GetUsage().GetReasoningTokens()
 	}
 	return sum
 }

@@ -171,12 +171,12 @@ func TestOfficialClientReadsErrors(t *testing.T) {
 	}})
 	client := g.official()
 	params := chatParams()
-	params.Tools = []sdk.ChatCompletionToolUnionParam{sdk.ChatCompletionFunctionTool(sdk.FunctionDefinitionParam{Name: "f"})}
+	params.Store = sdk.Bool(true)
 	_, err := client.Chat.Completions.New(t.Context(), params)
 	var failed *sdk.Error
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, http.StatusBadRequest, failed.StatusCode)
-	require.Equal(t, []string{"UNIMPLEMENTED", "tools", "invalid_request_error"}, []string{failed.Code, failed.Param, failed.Type})
+	require.Equal(t, []string{"UNIMPLEMENTED", "store", "invalid_request_error"}, []string{failed.Code, failed.Param, failed.Type})
 
 	_, err = client.Chat.Completions.New(t.Context(), chatParams())
 	require.ErrorAs(t, err, &failed)

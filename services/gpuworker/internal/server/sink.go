@@ -126,11 +126,13 @@ func (s *sink) sendTokens(t generate.Tokens) error {
 	r := s.response
 	detailed := r.GetOutputLogprobs() || r.GetOutputCandidates() > 0
 	if n := len(t.Rows); n > 1 && n*maxRowBytes(detailed, int(r.GetOutputCandidates()))+len(t.Text)+len(t.Parts)*maxPartBytes > maxEventBytes {
-		head, rest := halves(t)
-		if err := s.sendTokens(head); err != nil {
-			return err
+		return s.sendCut(t, n/2)
+	}
+	// A part begins an event, so that one who has some of its tokens knows whether it began.
+	for _, p := range t.Parts {
+		if p.Row > 0 {
+			return s.sendCut(t, p.Row)
 		}
-		return s.sendTokens(rest)
 	}
 	out := &pb.Tokens{OutputIndex: uint32(t.OutputIndex), TokenIndex: uint32(t.TokenIndex), Text: t.Text}
 	out.TokenIds = make([]uint32, len(t.Rows))
@@ -148,6 +150,15 @@ func (s *sink) sendTokens(t generate.Tokens) error {
 	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
 }
 
+// sendCut sends a run of tokens in two events.
+func (s *sink) sendCut(t generate.Tokens, row int) error {
+	head, rest := cut(t, row)
+	if err := s.sendTokens(head); err != nil {
+		return err
+	}
+	return s.sendTokens(rest)
+}
+
 // partKinds are the kinds of parts in the contract.
 var partKinds = map[tools.Kind]pb.PartKind{
 	tools.Content: pb.PartKind_PART_KIND_CONTENT, tools.Reasoning: pb.PartKind_PART_KIND_REASONING, tools.Call: pb.PartKind_PART_KIND_TOOL_CALL,
@@ -161,35 +172,32 @@ func (s *sink) partOf(output int, p generate.Part) *pb.Part {
 	return out
 }
 
-// cutParts cuts the parts of a text in two, the first of so many bytes.
-func cutParts(parts []generate.Part, bytes int) (head, rest []generate.Part) {
-	for i, p := range parts {
-		if p.Bytes > bytes {
-			cut := p
-			cut.Bytes = bytes
-			p.Bytes -= bytes
-			if bytes > 0 || p.Name != "" { // the call begins in the first half
-				head, p.Name = append(head, cut), ""
-			}
-			return head, append([]generate.Part{p}, parts[i+1:]...)
-		}
-		head = append(head, p)
-		bytes -= p.Bytes
-	}
-	return head, nil
-}
-
-// halves cuts a run of tokens in two, each with the text of its tokens.
-func halves(t generate.Tokens) (head, rest generate.Tokens) {
-	mid, bytes := len(t.Rows)/2, 0
-	for _, n := range t.TextBytes[:mid] {
+// cut cuts a run of tokens in two before a row, each with the text and the parts of its tokens.
+func cut(t generate.Tokens, row int) (head, rest generate.Tokens) {
+	bytes := 0
+	for _, n := range t.TextBytes[:row] {
 		bytes += n
 	}
 	head, rest = t, t
-	head.Rows, head.TextBytes, head.Text = t.Rows[:mid], t.TextBytes[:mid], t.Text[:bytes]
-	rest.Rows, rest.TextBytes, rest.Text = t.Rows[mid:], t.TextBytes[mid:], t.Text[bytes:]
-	rest.TokenIndex += mid
-	head.Parts, rest.Parts = cutParts(t.Parts, bytes)
+	head.Rows, head.TextBytes, head.Text = t.Rows[:row], t.TextBytes[:row], t.Text[:bytes]
+	rest.Rows, rest.TextBytes, rest.Text = t.Rows[row:], t.TextBytes[row:], t.Text[bytes:]
+	rest.TokenIndex += row
+	head.Parts, rest.Parts = nil, nil
+	for _, p := range t.Parts {
+		begun := p.Name == "" || p.Row < row
+		if before := min(p.Bytes, bytes); begun && (before > 0 || p.Name != "") {
+			first := p
+			first.Bytes = before
+			head.Parts = append(head.Parts, first)
+			bytes -= before
+			p.Bytes -= before
+			p.Name = ""
+		}
+		if p.Bytes > 0 || p.Name != "" {
+			p.Row = max(p.Row-row, 0)
+			rest.Parts = append(rest.Parts, p)
+		}
+	}
 	return head, rest
 }
 

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
@@ -233,26 +233,23 @@ func TestToolRefusals(t *testing.T) {
 	require.Equal(t, []string{"#/tools/0/parameters/not"}, w.generate(t.Context(), t, in).started.GetGuidedIgnored())
 }
 
-// The parts of an event that is cut in two cover the text of each half.
-func TestCutPartsCoverBothHalves(t *testing.T) {
-	parts := []generate.Part{{Kind: tools.Content, Bytes: 4}, {Kind: tools.Call, Name: "f"}, {Kind: tools.Call, Bytes: 5}}
-	for cut := range 10 {
-		t.Run(fmt.Sprint(cut), func(t *testing.T) {
-			head, rest := cutParts(parts, cut)
-			sum, calls := 0, 0
-			for i, half := range [][]generate.Part{head, rest} {
-				n := 0
-				for _, p := range half {
-					n += p.Bytes
-					if p.Name != "" {
-						calls++
-					}
-				}
-				sum += n
-				require.True(t, i == 1 || n == cut)
-			}
-			require.Equal(t, 9, sum)
-			require.Equal(t, 1, calls)
-		})
+// An event that is cut in two has the parts of its tokens in each half, and a call begins with its token.
+func TestCutEventsKeepTheirParts(t *testing.T) {
+	whole := generate.Tokens{
+		Rows: make([]engine.RowResult, 4), Text: "texty{}", TextBytes: []int{4, 1, 0, 2},
+		Parts: []generate.Part{{Kind: tools.Content, Bytes: 5}, {Kind: tools.Call, Name: "f", Row: 2, Bytes: 2}},
+	}
+	for row, want := range [][2][]generate.Part{
+		1: {{{Kind: tools.Content, Bytes: 4}}, {{Kind: tools.Content, Bytes: 1}, {Kind: tools.Call, Name: "f", Row: 1, Bytes: 2}}},
+		2: {{{Kind: tools.Content, Bytes: 5}}, {{Kind: tools.Call, Name: "f", Bytes: 2}}},
+		3: {{{Kind: tools.Content, Bytes: 5}, {Kind: tools.Call, Name: "f", Row: 2}}, {{Kind: tools.Call, Bytes: 2}}},
+	} {
+		if row == 0 {
+			continue
+		}
+		head, rest := cut(whole, row)
+		require.Equal(t, want, [2][]generate.Part{head.Parts, rest.Parts}, "%d", row)
+		require.Equal(t, whole.Text, head.Text+rest.Text)
+		require.Len(t, rest.Rows, 4-row)
 	}
 }
