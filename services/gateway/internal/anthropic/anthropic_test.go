@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gateway/internal/anthropic"
@@ -29,17 +30,64 @@ func body(fields ...string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
+// weather are tools, and toolTurns a conversation in which one was called.
+const (
+	weather   = `"tools":[{"name":"weather","description":"Says it.","input_schema":{"type":"object","properties":{"city":{"type":"string"}}}}]`
+	toolTurns = `{"role":"user","content":"hi"},
+		{"role":"assistant","content":[{"type":"thinking","thinking":"Hm.","signature":""},{"type":"text","text":"I look."},
+			{"type":"tool_use","id":"call_1","name":"weather","input":{"city":"Oslo"}},{"type":"tool_use","id":"call_2","name":"weather","input":{}}]},
+		{"role":"user","content":[{"type":"tool_result","tool_use_id":"call_1","content":[{"type":"text","text":"sunny"}]},
+			{"type":"tool_result","tool_use_id":"call_2","is_error":true},{"type":"text","text":"And?"}]}`
+)
+
+// Tools, their choice, thinking and earlier calls reach the server.
+func TestToolsReachTheServer(t *testing.T) {
+	server := &servertest.Server{}
+	g := start(t, server, nil)
+	for choice, want := range map[string]*pb.ToolChoice{
+		`{"type":"none"}`: {Mode: pb.ToolMode_TOOL_MODE_NONE}, `{"type":"any","disable_parallel_tool_use":true}`: {Mode: pb.ToolMode_TOOL_MODE_REQUIRED, Parallel: proto.Bool(false)},
+		`{"type":"tool","name":"weather"}`: {Mode: pb.ToolMode_TOOL_MODE_REQUIRED, Name: proto.String("weather")}, `null`: nil,
+	} {
+		in := strings.Replace(body(weather, `"tool_choice":`+choice, `"thinking":{"type":"disabled"}`), `{"role":"user","content":"hi"}`, toolTurns, 1)
+		out, text := g.Call(t, http.MethodPost, "/v1/messages", in)
+		require.Equal(t, http.StatusOK, out.StatusCode, text)
+		got, _ := server.Last()
+		chat := got.GetChat()
+		require.True(t, got.GetResponse().GetParts())
+		require.True(t, proto.Equal(want, chat.GetToolChoice()), "%v", chat.GetToolChoice())
+		require.False(t, chat.GetTemplateKwargs().GetFields()["enable_thinking"].GetBoolValue())
+		require.Equal(t, "weather", chat.GetTools()[0].GetName())
+		var roles []string
+		for _, m := range chat.GetMessages() {
+			roles = append(roles, m.GetRole()+" "+m.GetContent()+" "+m.GetToolCallId())
+		}
+		require.Equal(t, []string{"user hi ", "assistant I look. ", "tool sunny call_1", "tool  call_2", "user And? "}, roles)
+		require.Equal(t, "Hm.", chat.GetMessages()[1].GetReasoning())
+		require.Len(t, chat.GetMessages()[1].GetToolCalls(), 2)
+		require.Equal(t, `{"city":"Oslo"}`, chat.GetMessages()[1].GetToolCalls()[0].GetArguments())
+	}
+}
+
 func TestMessagesAnswer(t *testing.T) {
 	g := start(t, &servertest.Server{}, nil)
 	for name, in := range map[string]string{
 		"whole.json":  body(`"service_tier":"auto"`, `"thinking":{"type":"disabled"}`, `"tools":[]`, `"tool_choice":{"type":"auto"}`),
 		"length.json": strings.Replace(body(), "100", "2", 1),
 		"stream.txt":  body(`"stream":true`),
+		"tools.json":  body(weather, `"thinking":{"type":"enabled","budget_tokens":1024}`, `"tool_choice":{"type":"any"}`),
+		"tools.txt":   body(weather, `"thinking":{"type":"adaptive"}`, `"stream":true`),
+		"cut.json":    strings.Replace(body(weather), "100", "3", 1),
+		"quiet.txt":   body(weather, `"stream":true`),
+		"result.json": strings.Replace(body(weather), `{"role":"user","content":"hi"}`, toolTurns, 1),
 	} {
 		out, text := g.Call(t, http.MethodPost, "/v1/messages", in, "Anthropic-Version", "2023-06-01", "X-Api-Key", "key")
 		require.Equal(t, http.StatusOK, out.StatusCode, text)
 		require.Equal(t, "id", out.Header.Get("Request-Id"))
-		require.Empty(t, out.Header.Get("Millrace-Skipped"))
+		skipped := ""
+		if name == "tools.json" {
+			skipped = "thinking.budget_tokens"
+		}
+		require.Equal(t, skipped, out.Header.Get("Millrace-Skipped"))
 		servertest.Golden(t, name, text, nil)
 	}
 }
@@ -115,9 +163,9 @@ func TestErrorsHaveAnthropicsShape(t *testing.T) {
 		`{"model":"m","messages":[{"role":"tool","content":"a"}]}`, `{"model":"m","messages":[{"role":"user","content":5}]}`,
 		`{"model":"m","messages":[{"role":"user","content":"a"}]}`, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`,
 		content(`{"type":"image","source":{"type":"url","url":"x"}}`), content(`{"type":"document","source":{},"title":"t"}`), content(`{"type":"text"}`),
-		content(`{"type":"tool_result","tool_use_id":"x","content":"b","is_error":false}`), content(`{"type":"tool_use","id":"x","name":"n","input":{}}`),
+		content(`{"type":"tool_result","content":"b"}`), content(`{"type":"tool_use","id":"x","name":"n","input":{}}`),
 		content(`{"type":"thinking","thinking":"t","signature":"s"}`), content(`{"type":"text","text":"a","other":1}`),
-		body(`"tools":[{"name":"f","input_schema":{}}]`), body(`"tool_choice":{"type":"tool","name":"f"}`), body(`"thinking":{"type":"enabled","budget_tokens":1024}`),
+		body(`"tools":[{"type":"bash_20250124","name":"bash"}]`), body(`"tool_choice":{"type":"tool","name":"f"}`), body(`"tool_choice":{"type":"x"}`), body(`"thinking":{"type":"x"}`),
 		body(`"output_config":{"format":{"type":"json_schema"}}`), body(`"output_config":{"format":{"type":"xml"}}`), body(`"container":"c"`), body(`"mcp_servers":[{}]`), body(`"service_tier":"priority"`),
 		strings.Replace(body(), "100", "0", 1), body(`"stop_sequences":"a"`), body(`"seed":8`),
 		strings.Replace(body(), servertest.Model, "other", 1),

@@ -2,6 +2,7 @@ package anthropic
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -39,8 +40,8 @@ func (d *Dialect) messages(x *httpapi.Exchange) error {
 		return paths.Failure(err)
 	}
 	m := reply.message(a.Started)
-	m.Content = []textBlock{{Type: "text", Text: a.Outputs[0].Text}}
-	m.StopReason, m.StopSequence = stopReason(a.Outputs[0].Finished)
+	m.Content = r.blocks(&a.Outputs[0])
+	m.StopReason, m.StopSequence = stopReason(a.Outputs[0].Finished, len(a.Outputs[0].Calls) > 0)
 	m.Usage.OutputTokens = a.Usage().GetCompletionTokens()
 	return x.WriteJSON(m)
 }
@@ -73,7 +74,7 @@ type messageAnswer struct {
 	Type         string            `json:"type"`
 	Role         string            `json:"role"`
 	Model        string            `json:"model"`
-	Content      []textBlock       `json:"content"`
+	Content      []any             `json:"content"`
 	StopReason   *string           `json:"stop_reason"`
 	StopSequence *string           `json:"stop_sequence"`
 	StopDetails  *struct{}         `json:"stop_details"`
@@ -87,6 +88,45 @@ type textBlock struct {
 	Type      string    `json:"type"`
 	Text      string    `json:"text"`
 	Citations *struct{} `json:"citations"`
+}
+
+type thinkingBlock struct {
+	Type      string `json:"type"`
+	Thinking  string `json:"thinking"`
+	Signature string `json:"signature"` // empty: nothing is signed
+}
+
+type toolUseBlock struct {
+	Type  string          `json:"type"`
+	ID    string          `json:"id"`
+	Name  string          `json:"name"`
+	Input json.RawMessage `json:"input"`
+	// Caller is the model, always: it calls no tool from a program.
+	Caller caller `json:"caller"`
+}
+
+type caller struct {
+	Type string `json:"type"`
+}
+
+// blocks returns the content of an answer. Thinking is there if the client asked for it. The input of a call that the
+// answer's length cuts off is empty.
+func (r *messagesRequest) blocks(o *target.Output) []any {
+	var out []any
+	if o.Reasoning != "" && r.thinks() {
+		out = append(out, thinkingBlock{Type: "thinking", Thinking: o.Reasoning})
+	}
+	if o.Text != "" || len(o.Calls) == 0 {
+		out = append(out, textBlock{Type: "text", Text: o.Text})
+	}
+	for _, c := range o.Calls {
+		input := json.RawMessage(c.Arguments)
+		if !json.Valid(input) {
+			input = json.RawMessage("{}")
+		}
+		out = append(out, toolUseBlock{"tool_use", c.ID, c.Name, input, caller{"direct"}})
+	}
+	return out
 }
 
 // usage counts the tokens of an answer. Those of the prompt that were cached do not count as input
@@ -116,10 +156,12 @@ func countsOf(s *pb.Started) counts {
 }
 
 // stopReason returns why an answer ended, and the stop sequence that ended it, if one did.
-func stopReason(f *pb.Finished) (why, sequence *string) {
+func stopReason(f *pb.Finished, called bool) (why, sequence *string) {
 	name := "max_tokens"
 	if f.GetReason() == pb.FinishReason_FINISH_REASON_STOP {
-		name = "end_turn"
+		if name = "end_turn"; called {
+			name = "tool_use"
+		}
 		if text := f.GetStop(); text != "" {
 			name, sequence = "stop_sequence", &text
 		}
@@ -134,12 +176,15 @@ type reply struct {
 	out     *resume.Answer
 	started *pb.Started
 	buffer  []byte
+	open    pb.PartKind // of the block that is open; 0: none
+	index   int         // of that block, or of the next one
+	called  bool
 }
 
 // message returns an answer without content.
 func (r *reply) message(s *pb.Started) *messageAnswer {
 	return &messageAnswer{
-		ID: r.id, Type: "message", Role: "assistant", Model: r.request.Model, Content: []textBlock{},
+		ID: r.id, Type: "message", Role: "assistant", Model: r.request.Model, Content: []any{},
 		Usage: usage{counts: countsOf(s), ServiceTier: "standard"}, Millrace: translate.OriginOf(s, r.request.Seed),
 	}
 }
@@ -165,13 +210,10 @@ type (
 	}
 )
 
-// Events that are always the same: the answer has one block.
+// Events that are always the same.
 const (
-	blockStart = `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"","citations":null}}`
-	ping       = `{"type":"ping"}`
-	blockDelta = `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":`
-	blockStop  = `{"type":"content_block_stop","index":0}`
-	stop       = `{"type":"message_stop"}`
+	ping = `{"type":"ping"}`
+	stop = `{"type":"message_stop"}`
 )
 
 // event writes the events of an event of the contract.
@@ -187,16 +229,9 @@ func (r *reply) event(e *pb.GenerateResponse) error {
 			return err
 		}
 		r.step("message_start", raw)
-		r.step("content_block_start", []byte(blockStart))
 		r.step("ping", []byte(ping))
 	case *pb.GenerateResponse_Tokens:
-		if e.Tokens.GetText() == "" {
-			return nil
-		}
-		b := r.buffer[:0]
-		b = append(b, "event: content_block_delta\ndata: "+blockDelta...)
-		r.buffer = append(httpapi.AppendString(b, e.Tokens.GetText()), "}}\n\n"...)
-		r.out.Text(e.Tokens, r.buffer)
+		r.tokens(e.Tokens)
 	case *pb.GenerateResponse_Finished:
 		return r.finish(e.Finished)
 	}
@@ -206,7 +241,7 @@ func (r *reply) event(e *pb.GenerateResponse) error {
 // finish writes the events after the text.
 func (r *reply) finish(f *pb.Finished) error {
 	end := messageDelta{Type: "message_delta", Usage: countsOf(r.started)}
-	end.Delta.StopReason, end.Delta.StopSequence = stopReason(f)
+	end.Delta.StopReason, end.Delta.StopSequence = stopReason(f, r.called)
 	end.Usage.OutputTokens = f.GetUsage().GetCompletionTokens()
 	if r.started.Exact != nil {
 		end.Millrace = translate.OriginOf(r.started, r.request.Seed)
@@ -215,7 +250,10 @@ func (r *reply) finish(f *pb.Finished) error {
 	if err != nil {
 		return err
 	}
-	r.step("content_block_stop", []byte(blockStop))
+	if r.open == 0 && r.index == 0 { // an answer has a block
+		r.begin(target.Run{Kind: pb.PartKind_PART_KIND_CONTENT})
+	}
+	r.end()
 	r.step("message_delta", raw)
 	r.step("message_stop", []byte(stop))
 	return nil
@@ -225,4 +263,67 @@ func (r *reply) finish(f *pb.Finished) error {
 func (r *reply) step(name string, data []byte) {
 	r.buffer = httpapi.AppendEvent(r.buffer[:0], name, data)
 	r.out.Step(0, r.buffer)
+}
+
+// tokens writes the events of tokens: each block begins with its first run.
+func (r *reply) tokens(t *pb.Tokens) {
+	for _, run := range target.Runs(t) {
+		if run.Kind == pb.PartKind_PART_KIND_REASONING && !r.request.thinks() {
+			continue
+		}
+		if run.Kind != r.open || run.Call != nil {
+			r.end()
+			r.begin(run)
+		}
+		if run.Text == "" {
+			continue
+		}
+		b := r.head("content_block_delta")
+		switch run.Kind {
+		case pb.PartKind_PART_KIND_REASONING:
+			b = append(b, `,"delta":{"type":"thinking_delta","thinking":`...)
+		case pb.PartKind_PART_KIND_TOOL_CALL:
+			b = append(b, `,"delta":{"type":"input_json_delta","partial_json":`...)
+		default:
+			b = append(b, `,"delta":{"type":"text_delta","text":`...)
+		}
+		r.buffer = append(httpapi.AppendString(b, run.Text), "}}\n\n"...)
+		r.out.Text(t, r.buffer)
+	}
+}
+
+// head returns the beginning of an event of a block.
+func (r *reply) head(name string) []byte {
+	b := append(append(append(append(r.buffer[:0], "event: "...), name...), "\ndata: {\"type\":\""...), name...)
+	return strconv.AppendInt(append(b, `","index":`...), int64(r.index), 10)
+}
+
+// begin writes the event that begins the block of a run.
+func (r *reply) begin(run target.Run) {
+	r.open = run.Kind
+	b := append(r.head("content_block_start"), `,"content_block":`...)
+	switch run.Kind {
+	case pb.PartKind_PART_KIND_REASONING:
+		b = append(b, `{"type":"thinking","thinking":"","signature":""}`...)
+	case pb.PartKind_PART_KIND_TOOL_CALL:
+		r.called = true
+		b = httpapi.AppendString(append(b, `{"type":"tool_use","id":`...), run.Call.GetId())
+		b = httpapi.AppendString(append(b, `,"name":`...), run.Call.GetName())
+		b = append(b, `,"input":{},"caller":{"type":"direct"}}`...)
+	default:
+		b = append(b, `{"type":"text","text":"","citations":null}`...)
+	}
+	r.buffer = append(b, "}\n\n"...)
+	r.out.Step(0, r.buffer)
+}
+
+// end writes the event that ends the block that is open, if one is.
+func (r *reply) end() {
+	if r.open == 0 {
+		return
+	}
+	r.buffer = append(r.head("content_block_stop"), "}\n\n"...)
+	r.out.Step(0, r.buffer)
+	r.open = 0
+	r.index++
 }

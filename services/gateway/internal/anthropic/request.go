@@ -2,7 +2,6 @@ package anthropic
 
 import (
 	"strconv"
-	"strings"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gateway/internal/httpapi"
@@ -22,10 +21,11 @@ type conversation struct {
 	ContextManagement strictjson.Raw `json:"context_management"`
 	Speed             *string        `json:"speed"`
 
+	Tools      []tool  `json:"tools"`
+	ToolChoice *choice `json:"tool_choice"`
+	Thinking   *choice `json:"thinking"`
+
 	// Refused, unless they ask for nothing.
-	Tools        []strictjson.Raw `json:"tools"`
-	ToolChoice   *choice          `json:"tool_choice"`
-	Thinking     *choice          `json:"thinking"`
 	OutputConfig *outputConfig    `json:"output_config"`
 	OutputFormat strictjson.Raw   `json:"output_format"`
 	MCPServers   []strictjson.Raw `json:"mcp_servers"`
@@ -84,30 +84,6 @@ type content struct {
 	set    bool
 }
 
-// block is a part of a content. Only blocks of text are accepted.
-type block struct {
-	Type         string         `json:"type"`
-	Text         *string        `json:"text"`
-	CacheControl strictjson.Raw `json:"cache_control"`
-	Citations    strictjson.Raw `json:"citations"`
-
-	// Fields of other types, so that an error names the block and not its fields.
-	ID        strictjson.Raw `json:"id"`
-	Name      strictjson.Raw `json:"name"`
-	Input     strictjson.Raw `json:"input"`
-	Source    strictjson.Raw `json:"source"`
-	Title     strictjson.Raw `json:"title"`
-	Context   strictjson.Raw `json:"context"`
-	Content   strictjson.Raw `json:"content"`
-	Thinking  strictjson.Raw `json:"thinking"`
-	Signature strictjson.Raw `json:"signature"`
-	Data      strictjson.Raw `json:"data"`
-	ToolUseID strictjson.Raw `json:"tool_use_id"`
-	IsError   strictjson.Raw `json:"is_error"`
-	Caller    strictjson.Raw `json:"caller"`
-	FileID    strictjson.Raw `json:"file_id"`
-}
-
 // DecodeJSON implements strictjson.Value.
 func (c *content) DecodeJSON(d *strictjson.Decoder) error {
 	c.set = true
@@ -121,8 +97,6 @@ func (c *content) DecodeJSON(d *strictjson.Decoder) error {
 	}
 }
 
-const noTools = "the servers have no tools yet: leave it out"
-
 // chat returns the contract's chat and the JSON path of each of its messages. It refuses features
 // that the servers lack, and records fields without effect.
 func (c *conversation) chat(x *httpapi.Exchange) (*pb.Chat, []string, error) {
@@ -135,9 +109,6 @@ func (c *conversation) chat(x *httpapi.Exchange) (*pb.Chat, []string, error) {
 		config = &outputConfig{}
 	}
 	if err := translate.Refuse(
-		translate.Field{Param: "tools", Set: len(c.Tools) > 0, Why: noTools},
-		translate.Field{Param: "tool_choice", Set: c.ToolChoice != nil && c.ToolChoice.Type != "auto" && c.ToolChoice.Type != "none", Why: noTools},
-		translate.Field{Param: "thinking", Set: c.Thinking != nil && c.Thinking.Type != "disabled", Why: "the servers do not separate thinking from text yet: leave it out"},
 		translate.Field{Param: "output_format", Set: c.OutputFormat != nil, Why: "output_config.format is its newer name: send that"},
 		translate.Field{Param: "mcp_servers", Set: len(c.MCPServers) > 0, Why: "the servers call no others: leave it out"},
 	); err != nil {
@@ -151,19 +122,25 @@ func (c *conversation) chat(x *httpapi.Exchange) (*pb.Chat, []string, error) {
 	); err != nil {
 		return nil, nil, err
 	}
-	return c.translate(x)
+	chat, paths, err := c.translate(x)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.tools(x, chat); err != nil {
+		return nil, nil, err
+	}
+	return chat, paths, c.think(x, chat)
 }
 
-// translate returns the contract's chat and the path of each of its messages. Messages of one role
-// that follow each other are one message, as Anthropic's API has it.
+// translate returns the contract's chat and the path of each of its messages.
 func (c *conversation) translate(x *httpapi.Exchange) (*pb.Chat, []string, error) {
-	chat, paths := &pb.Chat{}, []string(nil)
+	all := &turns{}
 	system, err := c.System.join(x, "system")
 	if err != nil {
 		return nil, nil, err
 	}
 	if system != "" {
-		chat.Messages, paths = append(chat.Messages, &pb.ChatMessage{Role: "system", Content: system}), append(paths, "system")
+		addText(all.last("system", "system"), system)
 	}
 	if len(c.Messages) == 0 {
 		return nil, nil, httpapi.Invalid("messages", "is empty: send at least one message")
@@ -180,47 +157,15 @@ func (c *conversation) translate(x *httpapi.Exchange) (*pb.Chat, []string, error
 		if !m.Content.set {
 			return nil, nil, httpapi.Invalid(path+".content", "is missing")
 		}
-		text, err := m.Content.join(x, path+".content")
-		if err != nil {
+		if err := all.add(x, m, path); err != nil {
 			return nil, nil, err
 		}
-		if i > 0 && c.Messages[i-1].Role == m.Role {
-			last := chat.Messages[len(chat.Messages)-1]
-			last.Content += "\n" + text
-			continue
-		}
-		chat.Messages, paths = append(chat.Messages, &pb.ChatMessage{Role: m.Role, Content: text}), append(paths, path)
 	}
 	last := len(c.Messages) - 1
 	if c.Messages[last].Role == "assistant" {
 		return nil, nil, httpapi.Unsupported("messages["+strconv.Itoa(last)+"]", "is the last message and of the assistant, which the servers cannot continue: end with a message of the user")
 	}
-	return chat, paths, nil
-}
-
-// join returns the text. Blocks are joined by line ends.
-func (c *content) join(x *httpapi.Exchange, path string) (string, error) {
-	if c.blocks == nil {
-		return c.text, nil
-	}
-	texts := make([]string, len(c.blocks))
-	for i, b := range c.blocks {
-		at := path + "[" + strconv.Itoa(i) + "]"
-		if b.Type != "text" {
-			return "", httpapi.Unsupported(at, "is a block of type %.32q, which is not supported: the models read text only", b.Type)
-		}
-		if b.Text == nil {
-			return "", httpapi.Invalid(at+".text", "is missing")
-		}
-		if err := translate.Skip(x,
-			translate.Field{Param: at + ".cache_control", Set: b.CacheControl != nil},
-			translate.Field{Param: at + ".citations", Set: b.Citations != nil && string(b.Citations) != "[]"},
-		); err != nil {
-			return "", err
-		}
-		texts[i] = *b.Text
-	}
-	return strings.Join(texts, "\n"), nil
+	return &pb.Chat{Messages: all.messages}, all.paths, nil
 }
 
 // fields are the JSON paths of fields of the contract whose last name differs.
@@ -259,6 +204,7 @@ func (r *messagesRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, tra
 		Sampling: &pb.Sampling{Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, Seed: &r.Seed.Bits},
 		Stopping: &pb.Stopping{MaxTokens: r.MaxTokens, Stop: r.StopSequences},
 	}
+	translate.WantParts(in)
 	if r.Metadata != nil {
 		translate.SetTenant(in, r.Metadata.UserID)
 	}
