@@ -2,6 +2,7 @@ package responses
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -9,7 +10,7 @@ import (
 	"github.com/millrace/millrace/services/gateway/internal/target"
 )
 
-// Events other than response.output_text.delta. The answer has one output, with one part.
+// Events other than deltas. An item of text has one part.
 type (
 	responseEvent struct {
 		Type     string  `json:"type"`
@@ -17,18 +18,18 @@ type (
 		Response *answer `json:"response"`
 	}
 	itemEvent struct {
-		Type        string        `json:"type"`
-		Sequence    int64         `json:"sequence_number"`
-		OutputIndex int           `json:"output_index"`
-		Item        outputMessage `json:"item"`
+		Type        string `json:"type"`
+		Sequence    int64  `json:"sequence_number"`
+		OutputIndex int    `json:"output_index"`
+		Item        any    `json:"item"`
 	}
 	partEvent struct {
-		Type         string     `json:"type"`
-		Sequence     int64      `json:"sequence_number"`
-		ItemID       string     `json:"item_id"`
-		OutputIndex  int        `json:"output_index"`
-		ContentIndex int        `json:"content_index"`
-		Part         outputText `json:"part"`
+		Type         string `json:"type"`
+		Sequence     int64  `json:"sequence_number"`
+		ItemID       string `json:"item_id"`
+		OutputIndex  int    `json:"output_index"`
+		ContentIndex int    `json:"content_index"`
+		Part         any    `json:"part"`
 	}
 	textEvent struct {
 		Type         string     `json:"type"`
@@ -39,14 +40,27 @@ type (
 		Text         string     `json:"text"`
 		Logprobs     []struct{} `json:"logprobs"`
 	}
+	reasoningEvent struct {
+		Type         string `json:"type"`
+		Sequence     int64  `json:"sequence_number"`
+		ItemID       string `json:"item_id"`
+		OutputIndex  int    `json:"output_index"`
+		ContentIndex int    `json:"content_index"`
+		Text         string `json:"text"`
+	}
+	argumentsEvent struct {
+		Type        string `json:"type"`
+		Sequence    int64  `json:"sequence_number"`
+		ItemID      string `json:"item_id"`
+		OutputIndex int    `json:"output_index"`
+		Name        string `json:"name"`
+		Arguments   string `json:"arguments"`
+	}
 )
-
-const deltaName = "response.output_text.delta"
 
 // stream writes the events of a generation.
 func (r *reply) stream(x *httpapi.Exchange, g *target.Generation) error {
 	x.EndWith(r.failedEvent)
-	r.head = append(httpapi.AppendString([]byte(`,"item_id":`), r.messageID), `,"output_index":0,"content_index":0,"delta":`...)
 	return r.out.Each(g, r.event)
 }
 
@@ -59,22 +73,60 @@ func (r *reply) event(e *pb.GenerateResponse) error {
 			r.count(tokens)
 			return nil // the last event reports the change of class
 		}
-		return r.opening()
+		return r.send(step{"response.created", r.response}, step{"response.in_progress", r.response})
 	case *pb.GenerateResponse_Tokens:
 		r.count(r.answer.Usage.OutputTokens + uint32(len(e.Tokens.GetTokenIds())))
-		if e.Tokens.GetText() == "" {
-			return nil
+		for _, run := range target.Runs(e.Tokens) {
+			if err := r.run(e.Tokens, run); err != nil {
+				return err
+			}
 		}
-		r.text.WriteString(e.Tokens.GetText())
-		b := r.buffer[:0]
-		b = append(b, "event: "+deltaName+"\ndata: "+`{"type":"`+deltaName+`","sequence_number":`...)
-		b = append(strconv.AppendInt(b, r.out.Events(), 10), r.head...)
-		r.buffer = append(httpapi.AppendString(b, e.Tokens.GetText()), `,"logprobs":[]}`+"\n\n"...)
-		r.out.Text(e.Tokens, r.buffer)
 	case *pb.GenerateResponse_Finished:
+		if len(r.items) == 0 { // an answer has an item
+			if err := r.opening(target.Run{Kind: pb.PartKind_PART_KIND_CONTENT}); err != nil {
+				return err
+			}
+		}
 		r.finish(e.Finished)
-		return r.closing()
+		if err := r.closing(r.answer.Status); err != nil {
+			return err
+		}
+		return r.send(step{"response." + r.answer.Status, r.response})
 	}
+	return nil
+}
+
+// deltas are the names of the events of text, by kind.
+var deltas = map[pb.PartKind]string{
+	pb.PartKind_PART_KIND_REASONING: "response.reasoning_text.delta", pb.PartKind_PART_KIND_TOOL_CALL: "response.function_call_arguments.delta",
+	pb.PartKind_PART_KIND_CONTENT: "response.output_text.delta",
+}
+
+// run writes the events of a run: an item begins with its first run.
+func (r *reply) run(t *pb.Tokens, run target.Run) error {
+	if o := r.last(); o == nil || o.kind != run.Kind || run.Call != nil {
+		if err := errors.Join(r.closing(completed), r.opening(run)); err != nil {
+			return err
+		}
+	}
+	if run.Text == "" {
+		return nil
+	}
+	o, name := r.last(), deltas[run.Kind]
+	o.text.WriteString(run.Text)
+	b := append(append(append(r.buffer[:0], "event: "...), name...), "\ndata: {\"type\":\""...)
+	b = append(append(b, name...), `","sequence_number":`...)
+	b = httpapi.AppendString(append(strconv.AppendInt(b, r.out.Events(), 10), `,"item_id":`...), o.id)
+	b = strconv.AppendInt(append(b, `,"output_index":`...), int64(len(r.items)-1), 10)
+	if run.Kind != pb.PartKind_PART_KIND_TOOL_CALL {
+		b = append(b, `,"content_index":0`...)
+	}
+	b = httpapi.AppendString(append(b, `,"delta":`...), run.Text)
+	if run.Kind == pb.PartKind_PART_KIND_CONTENT {
+		b = append(b, `,"logprobs":[]`...)
+	}
+	r.buffer = append(b, "}\n\n"...)
+	r.out.Text(t, r.buffer)
 	return nil
 }
 
@@ -101,27 +153,43 @@ func (r *reply) response(name string, sequence int64) any {
 	return responseEvent{name, sequence, r.answer}
 }
 
-// opening writes the events before the text.
-func (r *reply) opening() error {
-	empty := r.message(inProgress)
-	empty.Content = []outputText{}
-	return r.send(
-		step{"response.created", r.response}, step{"response.in_progress", r.response},
-		step{"response.output_item.added", func(name string, n int64) any { return itemEvent{name, n, 0, empty} }},
-		step{"response.content_part.added", func(name string, n int64) any { return partEvent{name, n, r.messageID, 0, 0, r.part()} }},
-	)
+// opening writes the events that begin an item.
+func (r *reply) opening(run target.Run) error {
+	o := r.newItem(run)
+	index := len(r.items) - 1
+	if err := r.send(step{"response.output_item.added", func(name string, n int64) any { return itemEvent{name, n, index, o.item(inProgress, true)} }}); err != nil {
+		return err
+	}
+	if o.kind == pb.PartKind_PART_KIND_TOOL_CALL {
+		return nil
+	}
+	return r.send(step{"response.content_part.added", func(name string, n int64) any { return partEvent{name, n, o.id, index, 0, o.part()} }})
 }
 
-// closing writes the events after the text.
-func (r *reply) closing() error {
-	return r.send(
-		step{"response.output_text.done", func(name string, n int64) any {
-			return textEvent{name, n, r.messageID, 0, 0, r.text.String(), []struct{}{}}
-		}},
-		step{"response.content_part.done", func(name string, n int64) any { return partEvent{name, n, r.messageID, 0, 0, r.part()} }},
-		step{"response.output_item.done", func(name string, n int64) any { return itemEvent{name, n, 0, r.answer.Output[0]} }},
-		step{"response." + r.answer.Status, r.response},
-	)
+// closing writes the events that end the last item, if it is open.
+func (r *reply) closing(status string) error {
+	o, index := r.last(), len(r.items)-1
+	if o == nil || !o.open {
+		return nil
+	}
+	o.open = false
+	var steps []step
+	part := step{"response.content_part.done", func(name string, n int64) any { return partEvent{name, n, o.id, index, 0, o.part()} }}
+	switch o.kind {
+	case pb.PartKind_PART_KIND_TOOL_CALL:
+		steps = []step{{"response.function_call_arguments.done", func(name string, n int64) any {
+			return argumentsEvent{name, n, o.id, index, o.call.GetName(), o.text.String()}
+		}}}
+	case pb.PartKind_PART_KIND_REASONING:
+		steps = []step{{"response.reasoning_text.done", func(name string, n int64) any {
+			return reasoningEvent{name, n, o.id, index, 0, o.text.String()}
+		}}, part}
+	default:
+		steps = []step{{"response.output_text.done", func(name string, n int64) any {
+			return textEvent{name, n, o.id, index, 0, o.text.String(), []struct{}{}}
+		}}, part}
+	}
+	return r.send(append(steps, step{"response.output_item.done", func(name string, n int64) any { return itemEvent{name, n, index, o.item(status, false)} }})...)
 }
 
 // failedEvent returns the event that ends a stream that fails. It has no id, so that the client can

@@ -94,38 +94,26 @@ type part struct {
 // messages of the system that follow each other are one message, because most templates accept only
 // one, as the first.
 func (r *request) chat(x *httpapi.Exchange) (*pb.Chat, []string, error) {
-	chat, paths := &pb.Chat{}, []string(nil)
-	add := func(role, text, path string) {
-		if n := len(chat.Messages); n > 0 && role == "system" && chat.Messages[n-1].Role == role {
-			chat.Messages[n-1].Content += "\n" + text
-			return
-		}
-		chat.Messages, paths = append(chat.Messages, &pb.ChatMessage{Role: role, Content: text}), append(paths, path)
-	}
+	all := &turns{}
 	if r.Instructions != nil && *r.Instructions != "" {
-		add("system", *r.Instructions, "instructions")
+		all.text("system", *r.Instructions, "instructions")
 	}
-	before := len(chat.Messages)
+	before := len(all.messages)
 	if r.Input.items == nil && r.Input.text != "" {
-		add("user", r.Input.text, "input")
+		all.text("user", r.Input.text, "input")
 	}
 	for i := range r.Input.items {
-		path := "input[" + strconv.Itoa(i) + "]"
-		role, text, err := r.Input.items[i].message(x, path)
-		if err != nil {
+		if err := all.item(x, &r.Input.items[i], i); err != nil {
 			return nil, nil, err
 		}
-		if role != "" {
-			add(role, text, path)
-		}
 	}
-	if len(chat.Messages) == before && len(r.Input.items) == 0 {
+	if len(all.messages) == before && len(r.Input.items) == 0 {
 		return nil, nil, httpapi.Invalid("input", "is missing: send a text or a list of messages")
 	}
-	if len(chat.Messages) == 0 {
+	if len(all.messages) == 0 {
 		return nil, nil, httpapi.Invalid("input", "has no message: send at least one")
 	}
-	return chat, paths, nil
+	return &pb.Chat{Messages: all.messages}, all.paths, nil
 }
 
 // message returns the role and the text of an item, or no role if the item is skipped.
@@ -137,7 +125,7 @@ func (in *item) message(x *httpapi.Exchange, path string) (role, text string, er
 	case "item_reference":
 		return "", "", httpapi.Unsupported(path, "is a reference to a stored item, and the gateway stores nothing: send the item")
 	default:
-		return "", "", httpapi.Unsupported(path, "is an item of type %.32q, which is not supported: the servers have no tools yet", in.Type)
+		return "", "", httpapi.Unsupported(path, "is an item of type %.32q, which is not supported: send messages, calls of functions and their outputs", in.Type)
 	}
 	switch in.Role {
 	case "user", "assistant", "system":

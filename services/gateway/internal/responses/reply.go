@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"strings"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gateway/internal/httpapi"
@@ -33,8 +32,7 @@ func (d *Dialect) respond(x *httpapi.Exchange) error {
 		return paths.Failure(err)
 	}
 	reply := &reply{
-		request: &r, now: func() int64 { return d.now().Unix() }, answer: newAnswer(&r, out.Name(), out.Created()), messageID: "msg_" + out.Name(),
-		out: out,
+		request: &r, now: func() int64 { return d.now().Unix() }, answer: newAnswer(&r, out.Name(), out.Created()), name: out.Name(), out: out,
 	}
 	if r.Stream {
 		return paths.Failure(reply.stream(x, g))
@@ -43,7 +41,7 @@ func (d *Dialect) respond(x *httpapi.Exchange) error {
 	if err != nil {
 		return paths.Failure(err)
 	}
-	reply.text.WriteString(a.Outputs[0].Text)
+	reply.fill(&a.Outputs[0])
 	reply.begin(a.Started)
 	reply.finish(a.Outputs[0].Finished)
 	return x.WriteJSON(reply.answer)
@@ -61,7 +59,7 @@ type answer struct {
 	IncompleteDetails  *details          `json:"incomplete_details"`
 	Instructions       *string           `json:"instructions"`
 	Model              string            `json:"model"`
-	Output             []outputMessage   `json:"output"`
+	Output             []any             `json:"output"`
 	Usage              usage             `json:"usage"` // so far: OpenAI's schema has no null here, and Open Responses' needs the field
 	Temperature        float32           `json:"temperature"`
 	TopP               float32           `json:"top_p"`
@@ -75,8 +73,8 @@ type answer struct {
 	ServiceTier        string            `json:"service_tier"`
 	Reasoning          effort            `json:"reasoning"`
 	Text               answerText        `json:"text"`
-	Tools              []struct{}        `json:"tools"`
-	ToolChoice         string            `json:"tool_choice"`
+	Tools              []answerTool      `json:"tools"`
+	ToolChoice         any               `json:"tool_choice"`
 	ParallelToolCalls  bool              `json:"parallel_tool_calls"`
 	MaxToolCalls       *int              `json:"max_tool_calls"`
 	TopLogprobs        int               `json:"top_logprobs"`
@@ -98,21 +96,6 @@ type failure struct {
 
 type details struct {
 	Reason string `json:"reason"`
-}
-
-type outputMessage struct {
-	ID      string       `json:"id"`
-	Type    string       `json:"type"`
-	Status  string       `json:"status"`
-	Role    string       `json:"role"`
-	Content []outputText `json:"content"`
-}
-
-type outputText struct {
-	Type        string     `json:"type"`
-	Text        string     `json:"text"`
-	Annotations []struct{} `json:"annotations"`
-	Logprobs    []struct{} `json:"logprobs"`
 }
 
 type usage struct {
@@ -161,9 +144,9 @@ const (
 func newAnswer(r *request, id string, now int64) *answer {
 	a := &answer{
 		ID: "resp_" + id, Object: "response", CreatedAt: now, Status: inProgress, Instructions: r.Instructions, Model: r.Model,
-		Output: []outputMessage{}, Temperature: 1, TopP: 1, MaxOutputTokens: r.MaxOutputTokens, Metadata: r.Metadata,
+		Output: []any{}, Temperature: 1, TopP: 1, MaxOutputTokens: r.MaxOutputTokens, Metadata: r.Metadata,
 		SafetyIdentifier: r.SafetyIdentifier, PromptCacheKey: r.PromptCacheKey, ServiceTier: "default", Text: answerText{answerFormat{Type: "text"}},
-		Tools: []struct{}{}, ToolChoice: "auto", ParallelToolCalls: true, Truncation: "disabled",
+		Tools: r.answerTools(), ToolChoice: r.answerChoice(), ParallelToolCalls: r.ParallelToolCalls == nil || *r.ParallelToolCalls, Truncation: "disabled",
 	}
 	if a.Metadata == nil {
 		a.Metadata = map[string]string{}
@@ -181,9 +164,6 @@ func newAnswer(r *request, id string, now int64) *answer {
 	if r.Reasoning != nil {
 		a.Reasoning.Effort = r.Reasoning.Effort
 	}
-	if r.ToolChoice != nil {
-		a.ToolChoice = r.ToolChoice.word
-	}
 	for _, number := range []struct{ to, from *float32 }{
 		{&a.Temperature, r.Temperature}, {&a.TopP, r.TopP}, {&a.PresencePenalty, r.PresencePenalty}, {&a.FrequencyPenalty, r.FrequencyPenalty},
 	} {
@@ -196,15 +176,14 @@ func newAnswer(r *request, id string, now int64) *answer {
 
 // reply fills and writes an answer.
 type reply struct {
-	request   *request
-	now       func() int64 // Unix time
-	answer    *answer
-	messageID string
-	text      strings.Builder
-	started   *pb.Started
+	request *request
+	now     func() int64 // Unix time
+	answer  *answer
+	name    string // that ids of items are made of
+	items   []*outputItem
+	started *pb.Started
 
 	out    *resume.Answer
-	head   []byte // of deltas, after their number
 	buffer []byte
 }
 
@@ -222,15 +201,6 @@ func (r *reply) count(tokens uint32) {
 	u.OutputTokens, u.TotalTokens = tokens, u.InputTokens+tokens
 }
 
-// message returns the output as far as it has come.
-func (r *reply) message(status string) outputMessage {
-	return outputMessage{ID: r.messageID, Type: "message", Status: status, Role: "assistant", Content: []outputText{r.part()}}
-}
-
-func (r *reply) part() outputText {
-	return outputText{Type: "output_text", Text: r.text.String(), Annotations: []struct{}{}, Logprobs: []struct{}{}}
-}
-
 // finish completes the answer.
 func (r *reply) finish(f *pb.Finished) {
 	a := r.answer
@@ -240,8 +210,9 @@ func (r *reply) finish(f *pb.Finished) {
 		at := r.now()
 		a.CompletedAt = &at
 	}
-	a.Output = []outputMessage{r.message(a.Status)}
+	a.Output = r.output(a.Status)
 	r.count(f.GetUsage().GetCompletionTokens())
+	a.Usage.OutputDetails.ReasoningTokens = f.GetUsage().GetReasoningTokens()
 }
 
 // fail completes the answer of a generation that failed in the middle.
@@ -254,5 +225,5 @@ func (r *reply) fail(f *httpapi.Failure) {
 		code = "invalid_prompt"
 	}
 	r.answer.Status, r.answer.Error = failed, &failure{code, f.Message, f.Reason}
-	r.answer.Output = []outputMessage{r.message(incomplete)}
+	r.answer.Output = r.output(incomplete)
 }

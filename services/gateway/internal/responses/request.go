@@ -102,52 +102,7 @@ type textOptions struct {
 	Verbosity *string           `json:"verbosity"`
 }
 
-// tool is a tool of any kind; the fields of most are not known here.
-type tool struct{ kind string }
-
-// DecodeJSON implements strictjson.Value.
-func (t *tool) DecodeJSON(d *strictjson.Decoder) error {
-	kind, err := kindOf(d)
-	if t.kind = kind; err == nil && kind == "" {
-		return d.Errorf("has no type: send a tool")
-	}
-	return err
-}
-
-// kindOf reads an object and returns its field type.
-func kindOf(d *strictjson.Decoder) (string, error) {
-	if kind := d.Kind(); kind != strictjson.Object {
-		return "", d.Errorf("is %s: must be an object", kind)
-	}
-	var raw strictjson.Raw
-	if err := d.Decode(&raw); err != nil {
-		return "", err
-	}
-	var head struct {
-		Type string `json:"type"`
-	}
-	if strictjson.Decode(raw, &head, func(string) bool { return true }) != nil {
-		return "", d.Errorf("has a type that is not a string")
-	}
-	return head.Type, nil
-}
-
-// toolChoice is a word or the choice of a tool.
-type toolChoice struct {
-	word   string
-	choice strictjson.Raw
-}
-
-// DecodeJSON implements strictjson.Value.
-func (c *toolChoice) DecodeJSON(d *strictjson.Decoder) error {
-	if d.Kind() == strictjson.String {
-		return d.Decode(&c.word)
-	}
-	return d.Decode(&c.choice)
-}
-
 const (
-	noTools = "the servers have no tools yet: leave it out"
 	noState = "the gateway stores nothing: send the whole conversation as input"
 	// logprobs is an element of include.
 	logprobs = "message.output_text.logprobs"
@@ -155,14 +110,12 @@ const (
 
 // refuse refuses fields that ask for features which the servers lack.
 func (r *request) refuse() error {
-	choice := r.ToolChoice != nil && r.ToolChoice.word != "auto" && r.ToolChoice.word != "none"
 	if err := translate.Refuse(
 		translate.Field{Param: "store", Set: r.Store != nil && *r.Store, Why: "the gateway stores nothing: leave it out"},
 		translate.Field{Param: "previous_response_id", Set: r.PreviousResponseID != nil, Why: noState},
 		translate.Field{Param: "conversation", Set: r.Conversation != nil, Why: noState},
 		translate.Field{Param: "background", Set: r.Background != nil && *r.Background, Why: "the gateway stores nothing: leave it out"},
 		translate.Field{Param: "prompt", Set: r.Prompt != nil, Why: "the gateway stores no prompts: send instructions and input"},
-		translate.Field{Param: "tool_choice", Set: choice, Why: noTools},
 		translate.Field{Param: "top_logprobs", Set: r.TopLogprobs != nil && *r.TopLogprobs != 0, Why: "POST /v1/chat/completions returns logprobs"},
 		translate.Field{Param: "include", Set: slices.Contains(r.Include, logprobs), Why: "POST /v1/chat/completions returns logprobs"},
 		translate.Field{Param: "moderation", Set: r.Moderation != nil, Why: "the servers have no moderation: leave it out"},
@@ -171,8 +124,8 @@ func (r *request) refuse() error {
 		return err
 	}
 	for i, t := range r.Tools {
-		if t.kind == "function" || t.kind == "custom" {
-			return httpapi.Unsupported("tools["+strconv.Itoa(i)+"]", "is a tool of type %q, which is not supported: %s", t.kind, noTools)
+		if t.kind == "custom" {
+			return httpapi.Unsupported("tools["+strconv.Itoa(i)+"]", "is a tool of type %q, which is not supported: the models call functions", t.kind)
 		}
 	}
 	return nil
@@ -188,7 +141,12 @@ func (r *request) skip(x *httpapi.Exchange) error {
 	if text == nil {
 		text = &textOptions{}
 	}
-	for i := range r.Tools {
+	functions := 0
+	for i, t := range r.Tools {
+		if t.function != nil {
+			functions++
+			continue
+		}
 		if err := x.Skip("tools[" + strconv.Itoa(i) + "]"); err != nil {
 			return err
 		}
@@ -199,7 +157,7 @@ func (r *request) skip(x *httpapi.Exchange) error {
 		}
 	}
 	return translate.Skip(x,
-		translate.Field{Param: "parallel_tool_calls", Set: r.ParallelToolCalls != nil}, translate.Field{Param: "max_tool_calls", Set: r.MaxToolCalls != nil},
+		translate.Field{Param: "parallel_tool_calls", Set: r.ParallelToolCalls != nil && functions == 0}, translate.Field{Param: "max_tool_calls", Set: r.MaxToolCalls != nil},
 		translate.Field{Param: "reasoning.summary", Set: reason.Summary != nil}, translate.Field{Param: "reasoning.generate_summary", Set: reason.GenerateSummary != nil},
 		translate.Field{Param: "reasoning.context", Set: reason.Context != nil}, translate.Field{Param: "reasoning.mode", Set: reason.Mode != nil},
 		translate.Field{Param: "text.verbosity", Set: text.Verbosity != nil},
@@ -254,6 +212,9 @@ func (r *request) translate(x *httpapi.Exchange) (*pb.GenerateRequest, translate
 		return nil, paths, err
 	}
 	paths.Messages = messages
+	if err := r.functions(chat); err != nil {
+		return nil, paths, err
+	}
 	if r.Reasoning != nil && r.Reasoning.Effort != nil {
 		// A template that does not read the variable renders as without it.
 		chat.TemplateKwargs = &structpb.Struct{Fields: map[string]*structpb.Value{"reasoning_effort": structpb.NewStringValue(*r.Reasoning.Effort)}}
@@ -271,6 +232,7 @@ func (r *request) translate(x *httpapi.Exchange) (*pb.GenerateRequest, translate
 			return nil, paths, err
 		}
 	}
+	translate.WantParts(in)
 	translate.SetTenant(in, r.SafetyIdentifier, r.User)
 	return in, paths, translate.SetPriority(in, r.ServiceTier)
 }

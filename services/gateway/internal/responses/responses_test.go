@@ -33,6 +33,39 @@ func body(fields ...string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
+// weather are tools, and toolTurns an input in which one was called.
+const (
+	weather   = `"tools":[{"type":"function","name":"weather","description":"Says it.","strict":true,"parameters":{"type":"object","properties":{"city":{"type":"string"}}}}]`
+	toolTurns = `"input":[{"role":"user","content":"hi"},
+		{"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"Hm."}]},
+		{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I look."}]},
+		{"type":"function_call","call_id":"call_1","name":"weather","arguments":"{\"city\":\"Oslo\"}","id":"fc_1","status":"completed"},
+		{"type":"function_call","call_id":"call_2","name":"weather","arguments":"{}"},
+		{"type":"function_call_output","call_id":"call_1","output":"sunny"},
+		{"type":"function_call_output","call_id":"call_2","output":[{"type":"input_text","text":"rain"}]}]`
+)
+
+// Tools, their choice and earlier calls reach the server.
+func TestToolsReachTheServer(t *testing.T) {
+	server := &servertest.Server{}
+	in := strings.Replace(body(weather, `"tool_choice":"required"`, `"parallel_tool_calls":false`), `"input":"hi"`, toolTurns, 1)
+	out, text := start(t, server, nil).Call(t, http.MethodPost, "/v1/responses", in)
+	require.Equal(t, http.StatusOK, out.StatusCode, text)
+	got, _ := server.Last()
+	chat := got.GetChat()
+	require.True(t, got.GetResponse().GetParts())
+	require.Equal(t, pb.ToolMode_TOOL_MODE_REQUIRED, chat.GetToolChoice().GetMode())
+	require.False(t, chat.GetToolChoice().GetParallel())
+	require.Equal(t, "weather", chat.GetTools()[0].GetName())
+	var roles []string
+	for _, m := range chat.GetMessages() {
+		roles = append(roles, m.GetRole()+" "+m.GetContent()+" "+m.GetToolCallId())
+	}
+	require.Equal(t, []string{"user hi ", "assistant I look. ", "tool sunny call_1", "tool rain call_2"}, roles)
+	require.Equal(t, "Hm.", chat.GetMessages()[1].GetReasoning())
+	require.Len(t, chat.GetMessages()[1].GetToolCalls(), 2)
+}
+
 func TestResponsesAnswer(t *testing.T) {
 	g := start(t, &servertest.Server{}, nil)
 	for name, in := range map[string]string{
@@ -41,6 +74,9 @@ func TestResponsesAnswer(t *testing.T) {
 			`"safety_identifier":"s"`, `"prompt_cache_key":"k"`, `"service_tier":"flex"`, `"reasoning":{"effort":"low"}`, `"text":{"format":{"type":"text"}}`,
 			`"tools":[]`, `"tool_choice":"none"`, `"truncation":"disabled"`, `"store":false`, `"background":false`, `"top_logprobs":0`, `"presence_penalty":1`),
 		"stream.txt":            body(`"stream":true`),
+		"tools.json":            body(weather, `"tool_choice":{"type":"function","name":"weather"}`),
+		"tools-stream.txt":      body(weather, `"stream":true`, `"parallel_tool_calls":false`),
+		"tools-result.json":     strings.Replace(body(weather), `"input":"hi"`, toolTurns, 1),
 		"stream-incomplete.txt": body(`"stream":true`, `"max_output_tokens":1`, `"stream_options":{"include_obfuscation":false}`),
 	} {
 		out, text := g.Call(t, http.MethodPost, "/v1/responses", in)
@@ -111,7 +147,7 @@ func TestErrorsNameTheField(t *testing.T) {
 		items(`{"type":"item_reference","id":"x"}`), items(`{"type":"function_call","call_id":"x","name":"f","arguments":"{}"}`),
 		items(`{"type":"function_call_output","call_id":"x","output":"y"}`), items(`{"role":"user","content":"a","other":1}`), items(`{"type":"reasoning","id":"x","summary":[]}`),
 		body(`"store":true`), body(`"previous_response_id":"x"`), body(`"conversation":"x"`), body(`"conversation":{"id":"x"}`), body(`"background":true`),
-		body(`"prompt":{"id":"x"}`), body(`"tools":[{"type":"web_search"},{"type":"function","name":"f"}]`), body(`"tools":[{"type":"custom","name":"f"}]`),
+		body(`"prompt":{"id":"x"}`), body(`"tools":[{"type":"web_search"},{"type":"function","nam":"f"}]`), body(`"tools":[{"type":"custom","name":"f"}]`),
 		body(`"tools":[{}]`), body(`"tools":[1]`), body(`"tools":[{"type":1}]`), body(`"tool_choice":"required"`), body(`"tool_choice":{"type":"function","name":"f"}`),
 		body(`"text":{"format":{"type":"grammar"}}`), body(`"text":{"format":{"type":"json_schema","name":"n"}}`), body(`"top_logprobs":2`), body(`"include":["message.output_text.logprobs"]`),
 		body(`"moderation":{}`), body(`"image":{}`), body(`"service_tier":"scale"`), body(`"max_output_tokens":0`), body(`"timeout":0`), body(`"metadata":{"a":1}`),
