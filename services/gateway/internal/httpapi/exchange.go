@@ -177,6 +177,7 @@ func (x *Exchange) release() {
 // end ends the request.
 func (x *Exchange) end() {
 	x.release()
+	x.out.end()
 	for _, cancel := range x.cancel {
 		cancel()
 	}

@@ -345,19 +345,26 @@ func TestClientThatLeavesEndsItsCalls(t *testing.T) {
 }
 
 func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
+	const stall = 50 * time.Millisecond
 	for _, h2 := range []bool{false, true} {
-		s := start(t, func(c *httpapi.Config) { c.SendStall = 50 * time.Millisecond }, func(x *httpapi.Exchange) error {
-			out, piece := x.Stream("text/plain"), make([]byte, 1<<20)
-			for {
-				if err := out.Write(piece); err != nil {
+		for _, idle := range []time.Duration{0, 2 * stall} { // before the write that is not read
+			s := start(t, func(c *httpapi.Config) { c.SendStall = stall }, func(x *httpapi.Exchange) error {
+				out, piece := x.Stream("text/plain"), make([]byte, 1<<20)
+				if err := out.Write([]byte("a")); err != nil {
 					return err
 				}
-			}
-		})
-		out, err := s.do(t, h2, http.MethodPost, "/do", nil)
-		require.NoError(t, err)
-		require.Equal(t, ended{"/do", http.StatusOK, reason.SlowReader}, <-s.ended)
-		require.NoError(t, out.Body.Close())
+				time.Sleep(idle)
+				for {
+					if err := out.Write(piece); err != nil {
+						return err
+					}
+				}
+			})
+			out, err := s.do(t, h2, http.MethodPost, "/do", nil)
+			require.NoError(t, err)
+			require.Equal(t, ended{"/do", http.StatusOK, reason.SlowReader}, <-s.ended)
+			require.NoError(t, out.Body.Close())
+		}
 	}
 }
 

@@ -48,9 +48,11 @@ type Client struct {
 	pieces  pieceCache
 	kept    atomic.Int64 // bytes of requests that may have to be continued
 
-	mu    sync.Mutex
-	state error     // guarded by mu; the last result of Ready
-	asked time.Time // guarded by mu
+	ready struct {
+		sync.Mutex
+		at  time.Time // of the last check
+		err error     // its result
+	}
 }
 
 // CheckTargets refuses a list of servers that Open would refuse.
@@ -120,10 +122,10 @@ const (
 
 // Ready returns nil if a server is reached and reports SERVING.
 func (c *Client) Ready(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.asked) < readyAge {
-		return c.state
+	c.ready.Lock()
+	defer c.ready.Unlock()
+	if time.Since(c.ready.at) < readyAge {
+		return c.ready.err
 	}
 	// The result is for every caller, so the end of this one must not spoil it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
@@ -132,7 +134,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	if err == nil && out.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		err = fmt.Errorf("the server is %s", out.GetStatus())
 	}
-	c.state, c.asked = err, time.Now()
+	c.ready.at, c.ready.err = time.Now(), err
 	return err
 }
 

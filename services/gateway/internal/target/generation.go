@@ -28,8 +28,7 @@ type Generation struct {
 }
 
 // Generate starts a generation and waits for its first event. If it returns an error, nothing was
-// generated. The caller must end ctx, which ends the generation
-// and releases its resources.
+// generated. The caller must end ctx, which ends the generation and releases its resources.
 func (c *Client) Generate(ctx context.Context, in *pb.GenerateRequest) (*Generation, error) {
 	own := in.FairnessId != nil && c.tenants.fixed(time.Now())
 	if own {
