@@ -41,10 +41,42 @@ const (
 	seed = `"options":{"seed":7}`
 )
 
+// weather are tools, and toolTurns a conversation in which two were called, by clients that send no ids.
+const (
+	weather   = `"tools":[{"type":"function","function":{"name":"weather","description":"Says it.","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}}]`
+	toolTurns = `"messages":[{"role":"user","content":"hi"},
+		{"role":"assistant","content":"","thinking":"Hm.","tool_calls":[{"function":{"name":"weather","arguments":{"city":"Oslo"}}},{"function":{"index":1,"name":"now","arguments":{}}}]},
+		{"role":"tool","content":"noon","tool_name":"now"},{"role":"tool","content":"sunny"}]`
+)
+
+// A result is that of the call that its tool names, or of the next one.
+func TestToolsReachTheServer(t *testing.T) {
+	server := &servertest.Server{}
+	out, text := start(t, server, nil).Call(t, http.MethodPost, "/api/chat", body(toolTurns, `"stream":false`, weather, `"think":"low"`))
+	require.Equal(t, http.StatusOK, out.StatusCode, text)
+	in, _ := server.Last()
+	messages := in.GetChat().GetMessages()
+	require.True(t, in.GetResponse().GetParts())
+	require.Equal(t, "Hm.", messages[1].GetReasoning())
+	calls := messages[1].GetToolCalls()
+	require.Equal(t, `{"city":"Oslo"}`, calls[0].GetArguments())
+	require.NotEqual(t, calls[0].GetId(), calls[1].GetId())
+	require.Equal(t, calls[1].GetId(), messages[2].GetToolCallId())
+	require.Equal(t, calls[0].GetId(), messages[3].GetToolCallId())
+	variables := in.GetChat().GetTemplateKwargs().GetFields()
+	require.True(t, variables["enable_thinking"].GetBoolValue())
+	require.Equal(t, "low", variables["reasoning_effort"].GetStringValue())
+	require.Equal(t, "weather", in.GetChat().GetTools()[0].GetName())
+}
+
 func TestChatAndGenerateAnswer(t *testing.T) {
 	g := start(t, &servertest.Server{}, nil)
 	for name, in := range map[string]string{
 		"chat-stream.txt":     "/api/chat " + body(hi, seed),
+		"chat-tools.json":     "/api/chat " + body(hi, seed, `"stream":false`, weather, `"think":true`),
+		"chat-tools.txt":      "/api/chat " + body(hi, seed, weather),
+		"chat-quiet.txt":      "/api/chat " + body(hi, seed, weather, `"think":false`),
+		"chat-result.json":    "/api/chat " + body(toolTurns, seed, `"stream":false`, weather, `"think":"low"`),
 		"chat-whole.json":     "/api/chat " + body(hi, seed, `"stream":false`, `"format":""`, `"tools":[]`, `"think":false`),
 		"chat-load.json":      "/api/chat " + body(`"messages":[]`),
 		"generate-stream.txt": "/api/generate " + body(`"prompt":"hi"`, `"options":{"seed":7,"num_predict":2}`, `"stream":true`),
@@ -140,7 +172,7 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	in := body(`"messages":[{"role":"user","content":"a","thinking":"b"}]`, `"keep_alive":"5m"`, `"truncate":true`, `"shift":true`, `"options":{"num_ctx":4096,"num_gpu":1,"mirostat":0}`)
 	out, text := start(t, &servertest.Server{}, nil).Call(t, http.MethodPost, "/api/chat", in)
 	require.Equal(t, http.StatusOK, out.StatusCode, text)
-	require.Equal(t, "keep_alive, truncate, shift, options.num_ctx, options.num_gpu, messages[0].thinking", out.Header.Get("Millrace-Skipped"))
+	require.Equal(t, "keep_alive, truncate, shift, options.num_ctx, options.num_gpu", out.Header.Get("Millrace-Skipped"))
 	out, _ = start(t, &servertest.Server{}, func(c *httpapi.Config) { c.Strict = true }).Call(t, http.MethodPost, "/api/chat", in)
 	require.Equal(t, http.StatusBadRequest, out.StatusCode)
 }
@@ -192,9 +224,9 @@ func TestEndpointsAndErrors(t *testing.T) {
 		`POST /api/embed {"model":"org/model","input":"a"}`, `POST /api/embed {"model":"org/model"}`, `POST /api/embed {"input":"a"}`,
 		`POST /api/embed {"model":"org/model","input":"a","dimensions":0}`,
 		chat + ``, chat + `{}`, chat + `{"model":1}`, chat + body(`"message":[]`), chat + body(`"messages":[{"content":"a"}]`), chat + body(`"messages":[{"role":"user","content":5}]`),
-		chat + body(hi, `"tools":[{}]`), chat + body(hi, `"format":"xml"`), chat + body(hi, `"format":[]`), chat + body(hi, `"think":true`), chat + body(hi, `"think":"low"`),
+		chat + body(hi, `"tools":[{}]`), chat + body(hi, `"format":"xml"`), chat + body(hi, `"format":[]`), chat + body(hi, `"tools":[{"type":"x"}]`),
 		chat + body(hi, `"logprobs":true`), chat + body(`"messages":[{"role":"user","content":"a","images":["x"]}]`), chat + body(`"messages":[{"role":"assistant","content":"","tool_calls":[{}]}]`),
-		chat + body(`"messages":[{"role":"tool","content":"","tool_name":"x"}]`), chat + body(hi, `"options":{"mirostat":1}`), chat + body(hi, `"options":{"num_predict":0}`),
+		chat + body(hi, `"options":{"mirostat":1}`), chat + body(hi, `"options":{"num_predict":0}`),
 		chat + body(hi, `"options":{"other":1}`), chat + body(hi, `"options":{"seed":1.5}`), chat + `{"model":"none",` + hi + `}`, chat + `{"model":"none"}`,
 		generate + body(`"prompt":"a"`, `"raw":true`, `"system":"b"`), generate + body(`"prompt":"a"`, `"suffix":"b"`), generate + body(`"prompt":"a"`, `"template":"b"`), generate + body(`"prompt":"a"`, `"context":[1]`),
 		generate + body(`"prompt":"a"`, `"images":["x"]`), generate + `{"model":"none","prompt":"a","raw":true}`,

@@ -18,6 +18,7 @@ type part struct {
 	Model      string        `json:"model"`
 	CreatedAt  time.Time     `json:"created_at"`
 	Response   *string       `json:"response,omitempty"`
+	Thinking   string        `json:"thinking,omitempty"` // of generate
 	Message    *replyMessage `json:"message,omitempty"`
 	Done       bool          `json:"done"`
 	DoneReason string        `json:"done_reason,omitempty"`
@@ -26,8 +27,10 @@ type part struct {
 }
 
 type replyMessage struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
+	Role      string      `json:"role"`
+	Content   string      `json:"content"`
+	Thinking  string      `json:"thinking,omitempty"`
+	ToolCalls []replyCall `json:"tool_calls,omitempty"`
 }
 
 // metrics are counts, and durations in nanoseconds. Models are loaded before requests, which takes
@@ -50,6 +53,8 @@ type reply struct {
 
 	out     *httpapi.Stream
 	started *pb.Started
+	calls   int              // that were sent
+	call    *target.ToolCall // the one that is under way; clients get calls whole
 }
 
 // answer answers a request. A request without input is a client's way to load a model before it
@@ -59,7 +64,7 @@ func (d *Dialect) answer(x *httpapi.Exchange, in *pb.GenerateRequest, r *reply) 
 		if _, err := d.find(x, r.request.Model); err != nil {
 			return err
 		}
-		p := r.part("")
+		p := r.part("", "", nil)
 		p.Done, p.DoneReason = true, "load"
 		return x.WriteJSON(p)
 	}
@@ -76,23 +81,27 @@ func (d *Dialect) answer(x *httpapi.Exchange, in *pb.GenerateRequest, r *reply) 
 		return paths.Failure(err)
 	}
 	r.started = a.Started
-	return x.WriteJSON(r.last(a.Outputs[0].Text, a.Outputs[0].Finished))
+	o := &a.Outputs[0]
+	return x.WriteJSON(r.last(r.part(o.Text, o.Reasoning, o.Calls), o.Finished))
 }
 
-// part returns a part of the answer with a text.
-func (r *reply) part(text string) *part {
+// part returns a part of the answer with a text, reasoning and calls. Reasoning is left out if the client does not want it.
+func (r *reply) part(text, reasoning string, calls []target.ToolCall) *part {
 	p := &part{Model: r.request.Model, CreatedAt: r.now().UTC()}
+	if r.request.Think != nil && !r.request.Think.on {
+		reasoning = ""
+	}
 	if r.chat {
-		p.Message = &replyMessage{"assistant", text}
+		p.Message = &replyMessage{"assistant", text, reasoning, replyCalls(calls, r.calls)}
+		r.calls += len(calls)
 	} else {
-		p.Response = &text
+		p.Response, p.Thinking = &text, reasoning
 	}
 	return p
 }
 
-// last returns the last part of the answer.
-func (r *reply) last(text string, f *pb.Finished) *part {
-	p := r.part(text)
+// last completes the last part of the answer.
+func (r *reply) last(p *part, f *pb.Finished) *part {
 	p.Done, p.DoneReason = true, "length"
 	if f.GetReason() == pb.FinishReason_FINISH_REASON_STOP {
 		p.DoneReason = "stop"
@@ -106,23 +115,52 @@ func (r *reply) last(text string, f *pb.Finished) *part {
 	return p
 }
 
-// event writes the object of an event.
+// event writes the objects of an event.
 func (r *reply) event(e *pb.GenerateResponse) error {
-	var p *part
 	switch e := e.GetEvent().(type) {
 	case *pb.GenerateResponse_Started:
 		r.started = e.Started
-		return nil
 	case *pb.GenerateResponse_Tokens:
-		if e.Tokens.GetText() == "" {
-			return nil
+		text, reasoning := "", ""
+		var calls []target.ToolCall
+		for _, run := range target.Runs(e.Tokens) {
+			switch {
+			case run.Call != nil:
+				calls = append(calls, r.ended()...)
+				r.call = &target.ToolCall{ID: run.Call.GetId(), Name: run.Call.GetName(), Arguments: run.Text}
+			case run.Kind == pb.PartKind_PART_KIND_TOOL_CALL && r.call != nil:
+				r.call.Arguments += run.Text
+			case run.Kind == pb.PartKind_PART_KIND_REASONING:
+				reasoning += run.Text
+			default:
+				text += run.Text
+			}
 		}
-		p = r.part(e.Tokens.GetText())
+		if text != "" || calls != nil || reasoning != "" && (r.request.Think == nil || r.request.Think.on) {
+			return r.write(r.part(text, reasoning, calls))
+		}
 	case *pb.GenerateResponse_Finished:
-		p = r.last("", e.Finished)
-	default:
+		if calls := r.ended(); calls != nil {
+			if err := r.write(r.part("", "", calls)); err != nil {
+				return err
+			}
+		}
+		return r.write(r.last(r.part("", "", nil), e.Finished))
+	}
+	return nil
+}
+
+// ended returns the call that was under way, if one was.
+func (r *reply) ended() []target.ToolCall {
+	if r.call == nil {
 		return nil
 	}
+	call := *r.call
+	r.call = nil
+	return []target.ToolCall{call}
+}
+
+func (r *reply) write(p *part) error {
 	raw, err := json.Marshal(p)
 	if err != nil {
 		return err

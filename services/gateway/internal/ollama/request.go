@@ -80,14 +80,16 @@ type common struct {
 }
 
 // think is a boolean or an effort.
-type think struct{ on bool }
+type think struct {
+	on     bool
+	effort string
+}
 
 // DecodeJSON implements strictjson.Value.
 func (t *think) DecodeJSON(d *strictjson.Decoder) error {
 	if d.Kind() == strictjson.String {
 		t.on = true
-		var effort string
-		return d.Decode(&effort)
+		return d.Decode(&t.effort)
 	}
 	return d.Decode(&t.on)
 }
@@ -95,8 +97,8 @@ func (t *think) DecodeJSON(d *strictjson.Decoder) error {
 // chatRequest is the body of POST /api/chat.
 type chatRequest struct {
 	common
-	Messages []message        `json:"messages"`
-	Tools    []strictjson.Raw `json:"tools"`
+	Messages []message `json:"messages"`
+	Tools    []tool    `json:"tools"`
 }
 
 type message struct {
@@ -105,11 +107,13 @@ type message struct {
 	// Thinking is that of an answer that is sent back.
 	Thinking *string `json:"thinking"`
 
+	ToolCalls []toolCall `json:"tool_calls"`
+	// ToolName is the tool whose result this is; of calls without an id, it decides which one is answered.
+	ToolName   *string `json:"tool_name"`
+	ToolCallID *string `json:"tool_call_id"`
+
 	// Refused.
-	Images     []strictjson.Raw `json:"images"`
-	ToolCalls  []strictjson.Raw `json:"tool_calls"`
-	ToolName   *string          `json:"tool_name"`
-	ToolCallID *string          `json:"tool_call_id"`
+	Images []strictjson.Raw `json:"images"`
 }
 
 // generateRequest is the body of POST /api/generate.
@@ -126,10 +130,7 @@ type generateRequest struct {
 	Images   []strictjson.Raw `json:"images"`
 }
 
-const (
-	noTools  = "the servers have no tools yet: leave it out"
-	noImages = "the models read text only: leave it out"
-)
+const noImages = "the models read text only: leave it out"
 
 // streams reports whether the answer is a stream, which it is unless the request says otherwise.
 func (c *common) streams() bool { return c.Stream == nil || *c.Stream }
@@ -149,7 +150,6 @@ func (c *common) request(x *httpapi.Exchange) (*pb.GenerateRequest, error) {
 		return nil, err
 	}
 	if err := translate.Refuse(
-		translate.Field{Param: "think", Set: c.Think != nil && c.Think.on, Why: "the servers do not separate thinking from text yet: leave it out"},
 		translate.Field{Param: "logprobs", Set: c.Logprobs != nil && *c.Logprobs, Why: "POST /v1/chat/completions returns logprobs"},
 		translate.Field{Param: "top_logprobs", Set: c.TopLogprobs != nil && *c.TopLogprobs != 0, Why: "POST /v1/chat/completions returns logprobs"},
 	); err != nil {
@@ -182,22 +182,23 @@ func (c *common) guided() (*pb.Guided, error) {
 func (c *common) conversation(messages []*pb.ChatMessage) *pb.GenerateRequest_Chat {
 	chat := &pb.Chat{Messages: messages}
 	if c.Think != nil {
-		// A template that does not read the variable renders as without it.
-		chat.TemplateKwargs = &structpb.Struct{Fields: map[string]*structpb.Value{"enable_thinking": structpb.NewBoolValue(false)}}
+		// A template that does not read the variables renders as without them.
+		chat.TemplateKwargs = &structpb.Struct{Fields: map[string]*structpb.Value{"enable_thinking": structpb.NewBoolValue(c.Think.on)}}
+		if c.Think.effort != "" {
+			chat.TemplateKwargs.Fields["reasoning_effort"] = structpb.NewStringValue(c.Think.effort)
+		}
 	}
 	return &pb.GenerateRequest_Chat{Chat: chat}
 }
 
 // request returns the contract's request. It has no input if the client only loads the model.
 func (r *chatRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, error) {
-	if err := translate.Refuse(translate.Field{Param: "tools", Set: len(r.Tools) > 0, Why: noTools}); err != nil {
-		return nil, err
-	}
 	in, err := r.common.request(x)
 	if err != nil || len(r.Messages) == 0 {
 		return in, err
 	}
 	var messages []*pb.ChatMessage
+	var calls history
 	for i, m := range r.Messages {
 		path := "messages[" + strconv.Itoa(i) + "]"
 		if m.Role == "" {
@@ -205,20 +206,26 @@ func (r *chatRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, error) 
 		}
 		if err := translate.Refuse(
 			translate.Field{Param: path + ".images", Set: len(m.Images) > 0, Why: noImages},
-			translate.Field{Param: path + ".tool_calls", Set: len(m.ToolCalls) > 0, Why: noTools},
-			translate.Field{Param: path + ".tool_name", Set: m.ToolName != nil, Why: noTools},
-			translate.Field{Param: path + ".tool_call_id", Set: m.ToolCallID != nil, Why: noTools},
 		); err != nil {
 			return nil, err
 		}
-		if m.Thinking != nil && *m.Thinking != "" {
-			if err := x.Skip(path + ".thinking"); err != nil {
+		out := &pb.ChatMessage{Role: m.Role, Content: m.Content, Reasoning: m.Thinking, ToolCallId: m.ToolCallID}
+		if len(m.ToolCalls) > 0 {
+			if out.ToolCalls, err = calls.calls(m.ToolCalls, path+".tool_calls"); err != nil {
 				return nil, err
 			}
 		}
-		messages = append(messages, &pb.ChatMessage{Role: m.Role, Content: m.Content})
+		if m.Role == "tool" && m.ToolCallID == nil {
+			out.ToolCallId = calls.answered(m.ToolName)
+		}
+		messages = append(messages, out)
 	}
-	in.Input = r.conversation(messages)
+	chat := r.conversation(messages)
+	if chat.Chat.Tools, err = tools(r.Tools); err != nil {
+		return nil, err
+	}
+	in.Input = chat
+	translate.WantParts(in)
 	return in, nil
 }
 
@@ -242,6 +249,7 @@ func (r *generateRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, err
 		messages = append(messages, &pb.ChatMessage{Role: "system", Content: r.System})
 	}
 	in.Input = r.conversation(append(messages, &pb.ChatMessage{Role: "user", Content: r.Prompt}))
+	translate.WantParts(in)
 	return in, nil
 }
 
