@@ -24,12 +24,12 @@ type builder struct {
 	work   int
 	tables int // bytes of automata
 	err    *Error
+	// objects are those of kindKeys terms.
+	objects []*object
 	// classesOf has the automata of classes of characters, see chars.
 	classesOf map[*node]*node
 	freeTexts map[string]*node // by what they do not contain, see freeText
 	nested    map[*Source]*node
-	jsonChar  *node // a character of a JSON string, nil: not built yet
-	jsonText  *node // any number of them
 }
 
 func newBuilder() *builder {
@@ -39,6 +39,12 @@ func newBuilder() *builder {
 // fail records a problem at the present path, unless there is one. It returns none.
 func (b *builder) fail(kind error, format string, args ...any) *node {
 	return b.failAt(b.path, kind, format, args...)
+}
+
+// failed is fail for a caller that returns an error.
+func (b *builder) failed(kind error, format string, args ...any) error {
+	b.fail(kind, format, args...)
+	return b.err
 }
 
 func (b *builder) failAt(path string, kind error, format string, args ...any) *node {

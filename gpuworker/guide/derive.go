@@ -43,6 +43,8 @@ func (r *arena) derive(n *node, c byte) *node {
 		return r.derive(r.rules[n.low], c)
 	case kindDFA:
 		return r.automaton(n.dfa, n.dfa.step(n.low, c))
+	case kindKeys:
+		return r.stepKeys(n, c)
 	case kindNot:
 		return r.not(r.derive(n.a, c))
 	default: // a union or an intersection
@@ -69,6 +71,9 @@ func (r *arena) step(n *node, c byte) *node {
 	return d
 }
 
+// keysCost is about the number of terms that the end of a key makes.
+const keysCost = 8
+
 // costOf is how many terms a derivative of n visits at most, at least 1.
 func (r *arena) costOf(n *node) uint32 {
 	if n.cost > 0 {
@@ -89,6 +94,8 @@ func (r *arena) costOf(n *node) uint32 {
 		for _, k := range n.kids {
 			sum += uint64(r.costOf(k))
 		}
+	case kindKeys:
+		sum = keysCost
 	case kindNone, kindEmpty, kindSet, kindLit, kindDFA:
 	}
 	n.cost = uint32(min(sum, math.MaxUint32/2))

@@ -73,6 +73,16 @@ func (p *partition) split(s *byteSet) {
 	p.classes = int(n)
 }
 
+// single makes a byte a class of its own.
+func (p *partition) single(c byte) {
+	if !p.alone.has(c) {
+		p.alone.add(c)
+		var set byteSet
+		set.add(c)
+		p.split(&set)
+	}
+}
+
 // add refines the partition by everything in a term but the rules that it calls.
 func (p *partition) add(n *node, done map[*node]bool) {
 	if n == nil || done[n] || p.classes == 256 {
@@ -84,15 +94,12 @@ func (p *partition) add(n *node, done map[*node]bool) {
 		p.split(&n.set)
 	case kindLit:
 		for i := range len(n.lit) {
-			if c := n.lit[i]; !p.alone.has(c) {
-				p.alone.add(c)
-				var set byteSet
-				set.add(c)
-				p.split(&set)
-			}
+			p.single(n.lit[i])
 		}
 	case kindDFA:
 		p.refine(func(c byte) int32 { return int32(n.dfa.classOf[c]) })
+	case kindKeys:
+		n.object.add(p)
 	case kindNone, kindEmpty, kindCat, kindAlt, kindRep, kindCall, kindAnd, kindNot:
 	}
 	p.add(n.a, done)
@@ -132,8 +139,16 @@ func (b *builder) determinise(n *node) *node {
 // explore builds the automaton of a transition function from all the states that it reaches, drops
 // those from which no accepting one is reached, and returns it as a term.
 func explore[S comparable](b *builder, p *partition, start S, step func(at S, class int) (S, bool), accepts func(S) bool) *node {
+	return b.automaton(exploreAll(b, p, start, step, accepts))
+}
+
+// exploreAll is explore for a caller that needs the automaton. accepts is called once for each state, in
+// their order. first is -1 if no text is accepted.
+func exploreAll[S comparable](
+	b *builder, p *partition, start S, step func(at S, class int) (S, bool), accepts func(S) bool,
+) (d *dfa, first int32) {
 	ids, states := map[S]int32{start: 0}, []S{start}
-	d := &dfa{classOf: p.classOf, classes: p.classes}
+	d = &dfa{classOf: p.classOf, classes: p.classes}
 	for i := 0; i < len(states) && b.err == nil; i++ {
 		d.accept = append(d.accept, accepts(states[i]))
 		for class := range p.classes {
@@ -157,9 +172,9 @@ func explore[S comparable](b *builder, p *partition, start S, step func(at S, cl
 		}
 	}
 	if b.err != nil {
-		return b.none
+		return d, -1
 	}
-	return b.automaton(d.trimmed())
+	return d.trimmed()
 }
 
 // trimmed returns the automaton without states that lead to no accepting one, and its first state, -1

@@ -52,6 +52,11 @@ func (b *builder) finish(v *Vocabulary) (*Grammar, error) {
 		b.fail(ErrUnsupported, "no text obeys it")
 		return nil, b.err
 	}
+	for _, o := range b.objects {
+		if !o.prune(productive) {
+			return nil, b.failed(ErrUnsupported, "no value obeys what some of patternProperties say")
+		}
+	}
 	g := &Grammar{vocabulary: v, tables: b.tables, bodies: make([]*node, len(b.bodies))}
 	final := newArena()
 	final.nullable = nullable
@@ -127,6 +132,8 @@ func (b *builder) holds(n *node, known []bool, done map[*node]bool, leaf func(*n
 		return n.low == 0 || again(n.a)
 	case kindCall:
 		return known[n.low]
+	case kindKeys:
+		return leaf(n) && n.object.some(known)
 	case kindAlt:
 		for _, k := range n.kids {
 			if again(k) {

@@ -199,5 +199,5 @@ func TestCachedMasksAreBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, v.masks.mu.bytes, 2000)
 	require.Len(t, v.masks.mu.known, v.masks.mu.order.Len())
-	require.True(t, slices.IsSortedFunc(v.all.ids, func(a, b int32) int { return slices.Compare(v.text[a], v.text[b]) }))
+	require.True(t, slices.IsSortedFunc(v.plain.ids, func(a, b int32) int { return slices.Compare(v.text[a], v.text[b]) }))
 }

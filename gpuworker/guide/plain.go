@@ -10,6 +10,9 @@ import "slices"
 // plainLengths are the lengths of slices, in characters.
 var plainLengths = [...]int{4, 8, 16, 32}
 
+// Where only some texts lead to such a state, as in the key of an object with declared names, the walk
+// visits the trie of plain tokens first, and takes a subtree as a whole where it reaches such a state.
+
 // slice is the tokens of at most some plain characters.
 type slice struct {
 	length int
@@ -17,6 +20,8 @@ type slice struct {
 	count  int
 	rest   trie // of the other tokens
 }
+
+func (s *slice) has(id int32) bool { return s.mask[id>>5]&(1<<(id&31)) != 0 }
 
 // slicesOf returns the slices of tokens in the order of their bytes, the longest first.
 func slicesOf(text [][]byte, order []int32, words int) []slice {

@@ -62,15 +62,10 @@ func (b *builder) schema(source string, root int, lenient bool) []string {
 	if s.root = b.parseJSON(source); s.root == nil {
 		return nil
 	}
-	indent := b.cat(b.one('\n'), b.rep(b.anyOf(" \t"), 0, maxIndent))
-	s.space = b.optional(b.alt(b.one(' '), indent))
+	s.space = b.arena.space()
 	s.colon = b.cat(b.one(':'), b.optional(b.one(' ')))
 	s.comma = b.cat(b.one(','), s.space)
-	if b.jsonChar == nil { // shared by the schemas of one composed constraint
-		b.jsonChar = s.freeChar()
-		b.jsonText = b.determinise(b.rep(b.jsonChar, 0, unbounded))
-	}
-	s.char, s.free = b.jsonChar, b.jsonText
+	s.char, s.free = b.automaton(shared().char, 0), b.automaton(shared().free, 0)
 	b.bodies[root] = s.value([]part{{at: s.root}})
 	var dropped []string
 	for path := range s.dropped {
@@ -81,35 +76,45 @@ func (b *builder) schema(source string, root int, lenient bool) []string {
 }
 
 // freeChar is a character of a string that only its length constrains, with any of JSON's escapes.
-func (s *schemaBuilder) freeChar() *node {
+func (b *builder) freeChar() *node {
 	var direct []*node
-	s.sequences(&direct, 0x20, '"'-1)
-	s.sequences(&direct, '"'+1, '\\'-1)
-	s.sequences(&direct, '\\'+1, 0x10ffff)
-	digit := s.anyOf("0123456789abcdefABCDEF")
-	d, eightToB, cToF := s.anyOf("dD"), s.anyOf("89abAB"), s.anyOf("cdefCDEF")
-	notSurrogate := s.alt(
-		s.cat(s.anyOf("0123456789abcefABCEF"), s.rep(digit, 3, 3)),
-		s.seq(d, s.bytesOf('0', '7'), s.rep(digit, 2, 2)))
-	pair := s.seq(d, eightToB, s.rep(digit, 2, 2), s.lit(`\u`), d, cToF, s.rep(digit, 2, 2))
-	escape := s.cat(s.one('\\'), s.alt(s.anyOf(`"\/bfnrt`), s.cat(s.one('u'), s.alt(notSurrogate, pair))))
-	return s.determinise(s.alt(append(direct, escape)...))
+	b.sequences(&direct, 0x20, '"'-1)
+	b.sequences(&direct, '"'+1, '\\'-1)
+	b.sequences(&direct, '\\'+1, 0x10ffff)
+	digit := b.anyOf("0123456789abcdefABCDEF")
+	d, eightToB, cToF := b.anyOf("dD"), b.anyOf("89abAB"), b.anyOf("cdefCDEF")
+	notSurrogate := b.alt(
+		b.cat(b.anyOf("0123456789abcefABCEF"), b.rep(digit, 3, 3)),
+		b.seq(d, b.bytesOf('0', '7'), b.rep(digit, 2, 2)))
+	pair := b.seq(d, eightToB, b.rep(digit, 2, 2), b.lit(`\u`), d, cToF, b.rep(digit, 2, 2))
+	escape := b.cat(b.one('\\'), b.alt(b.anyOf(`"\/bfnrt`), b.cat(b.one('u'), b.alt(notSurrogate, pair))))
+	return b.determinise(b.alt(append(direct, escape)...))
 }
 
 // value returns the rule of a goal as a term.
 func (s *schemaBuilder) value(goal []part) *node {
+	rule := s.valueRule(goal)
 	if s.err != nil {
 		return s.none
 	}
+	return s.call(rule)
+}
+
+// valueRule returns the rule of a goal.
+func (s *schemaBuilder) valueRule(goal []part) int {
+	if s.err != nil {
+		return 0
+	}
 	parts := s.expand(goal)
 	if s.err != nil {
-		return s.none
+		return 0
 	}
 	key := s.key(parts)
 	rule, known := s.rules[key]
 	if !known {
 		if rule = s.rule(); len(s.rules) >= maxGoals {
-			return s.fail(ErrLimit, "it describes more than %d kinds of values", maxGoals)
+			s.fail(ErrLimit, "it describes more than %d kinds of values", maxGoals)
+			return 0
 		}
 		s.rules[key] = rule
 		s.spend(len(parts))
@@ -117,7 +122,7 @@ func (s *schemaBuilder) value(goal []part) *node {
 		s.bodies[rule] = s.body(parts)
 		s.path = path
 	}
-	return s.call(rule)
+	return rule
 }
 
 func (s *schemaBuilder) key(parts []part) string {

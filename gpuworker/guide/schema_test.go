@@ -28,6 +28,36 @@ func TestSchemaTexts(t *testing.T) {
 		"required and not declared": {
 			`{"type":"object","required":["z"]}`, []string{`{"z":1}`, `{"z":1,"a":2}`}, []string{`{}`, `{"a":1}`, `{"a":1,"z":1}`},
 		},
+		"patterns of keys": {
+			`{"type":"object","properties":{"a1":{"minimum":5}},"patternProperties":{"^a":{"type":"integer"},"1$":{"maximum":9}},"additionalProperties":false}`,
+			[]string{`{}`, `{"a1":7}`, `{"a1":7,"ab":100,"b1":null}`, `{"b1":8.5,"a21":8,"a":100}`},
+			[]string{`{"a1":4}`, `{"a1":5.5}`, `{"a1":10}`, `{"ab":null}`, `{"a21":10}`, `{"b1":10}`, `{"b":1}`, `{"a1":7,"a1":7}`, `{"\u0061":null}`},
+		},
+		"patterns that forbid": {
+			`{"type":"object","patternProperties":{"^f(oo)?$":false},"required":["g"]}`,
+			[]string{`{"g":1}`, `{"g":1,"fo":2,"fooo":3}`}, []string{`{"g":1,"foo":1}`, `{"g":1,"f":1}`},
+		},
+		"names of properties": {
+			`{"type":"object","properties":{"abc":true,"d":true},"propertyNames":{"pattern":"^[a-c]+$","maxLength":3}}`,
+			[]string{`{}`, `{"abc":1}`, `{"abc":1,"ab":2}`}, []string{`{"d":1}`, `{"abca":1}`, `{"abc":1,"abc":2}`, `{"":1}`},
+		},
+		"names of a list": {
+			`{"type":"object","propertyNames":{"enum":["a","b\""]}}`, []string{`{"a":1,"b\"":2}`}, []string{`{"ab":1}`},
+		},
+		"numbers of properties": {
+			`{"type":"object","properties":{"a":true,"b":true,"c":true},"required":["c"],"additionalProperties":false,"minProperties":2,"maxProperties":2}`,
+			[]string{`{"a":1,"c":1}`, `{"b":1,"c":1}`}, []string{`{"c":1}`, `{"a":1,"b":1,"c":1}`, `{"a":1,"b":1}`, `{}`},
+		},
+		"one property at least": {
+			`{"type":"object","properties":{"a":true},"minProperties":1}`, []string{`{"a":1}`, `{"x":1,"y":2}`}, []string{`{}`},
+		},
+		"at most two properties": {
+			`{"type":"object","required":["a"],"maxProperties":2}`, []string{`{"a":1}`, `{"a":1,"x":1}`}, []string{`{"a":1,"x":1,"y":1}`, `{}`},
+		},
+		"keys that begin alike": {
+			`{"type":"object","properties":{"a":{"type":"null"},"ab":{"type":"boolean"},"a\"b":{"type":"integer"}},"additionalProperties":{"type":"string"}}`,
+			[]string{`{"a":null,"ab":true,"a\"b":1,"a\"":"x","abc":"y"}`}, []string{`{"ab":true,"a":null}`, `{"a\"b":null}`, `{"ab":"x"}`},
+		},
 		"integers in a range": {
 			`{"type":"integer","minimum":-12,"exclusiveMaximum":105}`, []string{`-12`, `-1`, `0`, `-0`, `9`, `99`, `104`},
 			[]string{`-13`, `105`, `1000`, `-120`, `1.5`, `00`},
@@ -100,8 +130,11 @@ func TestSchemaRefusals(t *testing.T) {
 		"not":                 {`{"type":"object","properties":{"a":{"not":{"type":"null"}}}}`, ErrUnsupported, "#/properties/a/not"},
 		"not of all":          {`{"not":{}}`, ErrUnsupported, "#/not"},
 		"not of true":         {`{"not":true}`, ErrUnsupported, "#/not"},
-		"patternProperties":   {`{"patternProperties":{"^a":{"type":"null"}}}`, ErrUnsupported, "#/patternProperties"},
+		"a pattern of keys":   {`{"patternProperties":{"(?=a)":{"type":"null"}}}`, ErrUnsupported, "#/patternProperties/(?=a)"},
 		"contains":            {`{"contains":true}`, ErrUnsupported, "#/contains"},
+		"names with a choice": {`{"propertyNames":{"anyOf":[{"pattern":"a"},{"maxLength":2}]}}`, ErrUnsupported, "#/propertyNames"},
+		"many properties":     {`{"type":"object","minProperties":2}`, ErrUnsupported, "#/minProperties"},
+		"control characters":  {`{"type":"object","properties":{"a\u001f":true}}`, ErrUnsupported, "#"},
 		"a foreign $ref":      {`{"$ref":"https://example.org/s"}`, ErrUnsupported, "#/$ref"},
 		"a dangling $ref":     {`{"$ref":"#/$defs/x"}`, ErrSyntax, "#/$ref"},
 		"a $ref to itself":    {`{"$ref":"#"}`, ErrUnsupported, "#"},

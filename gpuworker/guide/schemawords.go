@@ -9,13 +9,15 @@ import (
 // no code of this package names say nothing about it, as the standard has it.
 var notHonoured = map[string]bool{
 	"if": true, "then": true, "else": true, "dependentSchemas": true, "dependentRequired": true,
-	"dependencies": true, "patternProperties": true, "propertyNames": true, "unevaluatedProperties": true,
+	"dependencies": true, "unevaluatedProperties": true,
 	"unevaluatedItems": true, "contains": true, "$dynamicRef": true, "$recursiveRef": true,
 }
 
 var (
 	arrayKeywords  = []string{"prefixItems", "items", "minItems", "maxItems", "uniqueItems"}
-	objectKeywords = []string{"properties", "required", "additionalProperties", "minProperties", "maxProperties"}
+	objectKeywords = []string{
+		"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+	}
 )
 
 // keywords refuses the keywords of a schema that are not honoured.
@@ -94,7 +96,8 @@ func (s *schemaBuilder) outline(goal []part) outline {
 				out.required[name.text] = true
 			}
 		}
-		if others := p.at.fields["additionalProperties"]; others != nil && others.kind == jsonBool && !others.truth {
+		if others := p.at.fields["additionalProperties"]; others != nil && others.kind == jsonBool && !others.truth &&
+			p.at.fields["patternProperties"] == nil {
 			out.closed = true
 			out.declared = map[string]bool{}
 			if named := p.at.fields["properties"]; named != nil {

@@ -18,6 +18,7 @@ const (
 	kindRep               // a, low to high times
 	kindCall              // a rule
 	kindDFA               // the texts that an automaton accepts from a state
+	kindKeys              // the rest of a key of an object, its value, and the properties that follow
 	kindAnd               // all of kids; only while an automaton is built
 	kindNot               // every text but a's; only while an automaton is built
 )
@@ -40,6 +41,9 @@ type node struct {
 	set      byteSet
 	lit      string
 	dfa      *dfa
+	object   *object // of kindKeys; low and high are its place
+	at       int32   // of kindKeys: in the trie
+	state    int32   // of kindKeys: of the automaton of others
 	next     []*node // by byte class: what may follow such a byte; nil entries are unknown
 	plain    *node   // see plainNext; nil: unknown
 	plainFor uint32  // terms that finding plain visits
@@ -63,6 +67,7 @@ type nodeKey struct {
 	a, b      uint32
 	low, high int32
 	dfa       *dfa
+	object    *object
 	text      string // a literal, the bytes of a set, or the ids of kids
 }
 
@@ -353,6 +358,8 @@ func (r *arena) adopt(n *node, done map[*node]*node, without func(rule int32) bo
 		}
 	case kindDFA:
 		out = r.automaton(n.dfa, n.low)
+	case kindKeys:
+		out = r.keys(n.object, place{n.low, n.high}, n.at, n.state)
 	case kindNot:
 		out = r.not(again(n.a))
 	case kindAlt, kindAnd:

@@ -11,7 +11,7 @@ import (
 type Vocabulary struct {
 	size   int // ids, text or not
 	text   [][]byte
-	all    trie
+	plain  trie    // tokens of slices[0]
 	slices []slice // the longest first
 
 	nextArena atomic.Uint64
@@ -47,7 +47,8 @@ func NewVocabulary(size int, text func(id int32) []byte, maxCache int) *Vocabula
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int32) int { return bytes.Compare(v.text[a], v.text[b]) })
-	v.all, v.slices = newTrie(v.text, order), slicesOf(v.text, order, v.Words())
+	v.slices = slicesOf(v.text, order, v.Words())
+	v.plain = newTrie(v.text, slices.DeleteFunc(order, func(id int32) bool { return !v.slices[0].has(id) }))
 	v.masks.limit = maxCache
 	return v
 }

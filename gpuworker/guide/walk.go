@@ -25,6 +25,7 @@ type Walk struct {
 	err   error
 
 	trie   *trie
+	then   *trie // the trie after it; nil: none
 	at     int32 // the next node of trie
 	found  int
 	work   int // terms so far, at most maxMaskWork
@@ -77,16 +78,22 @@ func (w *Walk) run(steps int) bool {
 	if !w.begun && !w.begin() || w.cached() {
 		return w.done
 	}
-	switch w.proceed(w.steps + steps) {
-	case nil:
+	until := w.steps + steps
+	for {
+		if err := w.proceed(until); err != nil {
+			w.end(err)
+			return true
+		}
 		if int(w.at) < len(w.trie.bytes) {
 			return false
 		}
-		w.state.grammar.vocabulary.masks.put(w.key, w.mask, w.found)
-		w.finish()
-	default:
-		w.end(ErrWork)
+		if w.then == nil {
+			break
+		}
+		w.trie, w.then, w.at = w.then, nil, 0
 	}
+	w.state.grammar.vocabulary.masks.put(w.key, w.mask, w.found)
+	w.finish()
 	return true
 }
 
@@ -112,10 +119,10 @@ func (w *Walk) begin() bool {
 	v := g.vocabulary
 	reach, work := s.arena.plainReach(s.node, plainLengths[len(plainLengths)-1])
 	w.count(work)
-	w.trie = &v.all
+	w.trie, w.then = &v.plain, &v.slices[0].rest
 	if i := slices.IndexFunc(v.slices, func(l slice) bool { return l.length <= reach }); i >= 0 {
 		copy(w.mask, v.slices[i].mask)
-		w.trie, w.found = &v.slices[i].rest, v.slices[i].count
+		w.trie, w.then, w.found = &v.slices[i].rest, nil, v.slices[i].count
 	} else {
 		clear(w.mask)
 	}
@@ -199,7 +206,16 @@ func (w *Walk) proceed(until int) error {
 			w.at = t.skip[i]
 			continue
 		}
-		w.path[level+1], w.marks[level+1] = to, v.of(to)
+		mark := v.of(to)
+		if end := t.skip[i]; w.then != nil && end-i >= smallSubtree && w.open(to, mark) {
+			for _, id := range t.ids[t.first[i]:t.first[end]] {
+				w.mask[id>>5] |= 1 << (id & 31)
+			}
+			n := int(t.first[end] - t.first[i])
+			w.found, w.steps, w.at = w.found+n, w.steps+n/4, end
+			continue
+		}
+		w.path[level+1], w.marks[level+1] = to, mark
 		for _, id := range t.ids[t.first[i]:t.first[i+1]] {
 			w.mask[id>>5] |= 1 << (id & 31)
 			w.found++
@@ -209,12 +225,36 @@ func (w *Walk) proceed(until int) error {
 	return nil
 }
 
+// smallSubtree is the number of nodes below which a subtree is visited node by node.
+const smallSubtree = 8
+
+// open reports whether the longest plain tokens may follow a state, whichever they are.
+func (w *Walk) open(n *node, mark int32) bool {
+	known := &w.visits.open[mark]
+	if *known == openUnknown {
+		longest := plainLengths[len(plainLengths)-1]
+		reach, work := w.state.arena.plainReach(n, longest)
+		w.count(work)
+		if *known = openNo; reach == longest {
+			*known = openYes
+		}
+	}
+	return *known == openYes
+}
+
+const (
+	openUnknown = iota
+	openYes
+	openNo
+)
+
 // visits are the states of a walk, each with the classes of bytes that were tried there. Its memory is
 // used again for other walks of the grammar.
 type visits struct {
 	number  uint32 // of the walk
 	states  []visit
 	classes []byteSet
+	open    []uint8 // by index: see Walk.open
 }
 
 // visit is where a state's classes are, in the walk of a number.
@@ -228,7 +268,7 @@ func (v *visits) begin() {
 		clear(v.states)
 		v.number = 1
 	}
-	v.classes = v.classes[:0]
+	v.classes, v.open = v.classes[:0], v.open[:0]
 }
 
 // of returns the index of a state's classes.
@@ -239,7 +279,7 @@ func (v *visits) of(n *node) int32 {
 	at := &v.states[n.id]
 	if at.walk != v.number {
 		*at = visit{v.number, int32(len(v.classes))}
-		v.classes = append(v.classes, byteSet{})
+		v.classes, v.open = append(v.classes, byteSet{}), append(v.open, openUnknown)
 	}
 	return at.index
 }
