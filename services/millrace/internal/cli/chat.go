@@ -43,7 +43,7 @@ func (a *app) chat() *cobra.Command {
 		Short: "Converse with a model that has a chat template",
 		Long: "Converses: each line is a message, the answer is streamed. On a terminal, lines can be edited and earlier ones\n" +
 			"recalled with the up key. Lines from elsewhere are taken one by one, and the first failure ends the program.\n" +
-			"--timeout bounds each answer.\n\n" + chatHelp,
+			"--timeout bounds each answer. After a call of a tool, the next line is its result.\n\n" + chatHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runChat(cmd.Context(), req, by, system, quiet) },
 	}
@@ -68,6 +68,7 @@ type conversation struct {
 	by         *pb.Chat            // how the messages are rendered; it has none
 	system     string
 	messages   []*pb.ChatMessage // without the system message
+	open       []*pb.ToolCall    // calls of the last answer without a result
 	isTerminal bool              // a person types
 	quiet      bool
 }
@@ -188,9 +189,9 @@ func (c *conversation) command(line string) error {
 	case "/show":
 		c.show()
 	case "/reset":
-		c.messages = nil
+		c.messages, c.open = nil, nil
 	case "/system":
-		c.system, c.messages = rest, nil
+		c.system, c.messages, c.open = rest, nil, nil
 	case "/seed":
 		return c.set("seed", rest)
 	case "/set":
@@ -247,7 +248,12 @@ func (c *conversation) set(name, value string) error {
 // answer adds a message, streams the answer and adds it. Ctrl-C ends the answer and keeps what there is; after a
 // failure the conversation is as it was.
 func (c *conversation) answer(ctx context.Context, line string) error {
-	messages := slices.Concat(c.messages, []*pb.ChatMessage{{Role: "user", Content: line}})
+	messages := slices.Concat(c.messages, []*pb.ChatMessage{c.message(line)})
+	if len(c.open) > 1 { // the results of the other calls are missing
+		c.messages, c.open = messages, c.open[1:]
+		c.wants()
+		return nil
+	}
 	chat := proto.CloneOf(c.by)
 	chat.Messages = messages
 	if c.system != "" {
@@ -265,14 +271,14 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 
 	_, isTerminal := tty.Of(c.app.Out)
 	out := newOutputs(c.app.Out, isTerminal, 1)
-	var said strings.Builder
+	var said partText
 	done, err := stream(ctx, c.conn, c.app.leave, c.req, func(event *pb.GenerateResponse) error {
-		said.WriteString(event.GetTokens().GetText())
-		out.text(0, event.GetTokens().GetText())
+		out.text(0, said.of(event.GetTokens()))
 		return out.err
 	})
 	done.repeat = repeatBy("/seed", c.req.GetSampling())
 	if done.tokens > 0 || err == nil {
+		out.text(0, said.end())
 		out.finish(0)
 	}
 	stopped := c.isTerminal && err != nil && errors.Is(context.Cause(ctx), failure.ErrInterrupted)
@@ -286,9 +292,29 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 	if err != nil && !stopped {
 		return err
 	}
-	if said.Len() == 0 && stopped {
+	if said.said.Len() == 0 && stopped {
 		return nil // nothing was said: as if the message had not been sent
 	}
-	c.messages = slices.Concat(messages, []*pb.ChatMessage{{Role: "assistant", Content: said.String()}})
+	answer := &pb.ChatMessage{Role: "assistant", Content: said.said.String()}
+	if c.open = nil; !stopped {
+		answer.ToolCalls, c.open = said.calls, said.calls
+	}
+	c.messages = slices.Concat(messages, []*pb.ChatMessage{answer})
+	c.wants()
 	return nil
+}
+
+// message returns the message of a line: the result of a call, if one is open.
+func (c *conversation) message(line string) *pb.ChatMessage {
+	if len(c.open) == 0 {
+		return &pb.ChatMessage{Role: "user", Content: line}
+	}
+	return &pb.ChatMessage{Role: "tool", Content: line, ToolCallId: &c.open[0].Id}
+}
+
+// wants says whose result the next line is.
+func (c *conversation) wants() {
+	if len(c.open) > 0 && c.isTerminal {
+		fmt.Fprintln(c.app.Err, c.app.faint("(the next line is the result of "+render.Line(c.open[0].GetName())+")"))
+	}
 }

@@ -17,6 +17,8 @@ import (
 // chatFlags adds the flags of how a chat template renders, which fill chat.
 func chatFlags(fs *pflag.FlagSet, chat *pb.Chat) {
 	fs.Var(templateArgs{chat}, "template-arg", "variable of the chat template, as name=JSON, such as enable_thinking=false; may be given several times")
+	fs.Var(toolsFile{chat}, "tools", "functions that the model may call, a JSON `file` as OpenAI's API has them; calls are printed as name(arguments)")
+	protoflags.RegisterAs(fs, chat, "tool_format", "tool-format", "how the model writes calls (unset: as the chat template shows)")
 	protoflags.RegisterAs(fs, chat, "template_name", "template", "chat template to use, of those that millrace models lists (unset: the model's default one)")
 	protoflags.Register(fs, chat, map[string]string{
 		"parse_special_in_content": "recognise special tokens in messages too, which lets a message forge turns (unset: false)",
@@ -32,7 +34,7 @@ func asMessage(chat *pb.Chat, text string) *pb.Chat {
 
 // onlyWithChat refuses the flags of chatFlags where nothing is rendered.
 func onlyWithChat(fs *pflag.FlagSet) error {
-	for _, name := range []string{"template-arg", "template", "parse-special-in-content"} {
+	for _, name := range []string{"template-arg", "template", "parse-special-in-content", "tools", "tool-format"} {
 		if fs.Changed(name) {
 			return failure.Usagef("--%s needs --chat: without it no chat template is used", name)
 		}

@@ -189,6 +189,7 @@ func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *gener
 func (a *app) show(req *pb.GenerateRequest) func(*pb.GenerateResponse) error {
 	_, isTerminal := tty.Of(a.Out)
 	out := newOutputs(a.Out, isTerminal, max(1, int(req.GetSampling().GetNumSequences())))
+	texts := make([]partText, len(out.all))
 	only := req.GetResponse().GetTokenIdsOnly()
 	return func(event *pb.GenerateResponse) error {
 		switch e := event.GetEvent().(type) {
@@ -217,11 +218,15 @@ func (a *app) show(req *pb.GenerateRequest) func(*pb.GenerateResponse) error {
 		case *pb.GenerateResponse_Tokens:
 			if only {
 				out.ids(int(e.Tokens.GetOutputIndex()), e.Tokens.GetTokenIds())
-			} else {
-				out.text(int(e.Tokens.GetOutputIndex()), e.Tokens.GetText())
+			} else if i := int(e.Tokens.GetOutputIndex()); i < len(texts) {
+				out.text(i, texts[i].of(e.Tokens))
 			}
 		case *pb.GenerateResponse_Finished:
-			out.finish(int(e.Finished.GetOutputIndex()))
+			i := int(e.Finished.GetOutputIndex())
+			if i < len(texts) {
+				out.text(i, texts[i].end())
+			}
+			out.finish(i)
 		}
 		return out.err
 	}

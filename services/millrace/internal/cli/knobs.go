@@ -39,7 +39,7 @@ var responseUsage = map[string]string{
 	"echo_prompt":       "repeat the prompt before its continuation",
 	"token_ids_only":    "print token ids instead of text",
 	"progress":          "report the progress of a long prompt",
-	"parts":             "separate reasoning and tool calls from the answer; needs a chat (unset: false)",
+	"parts":             "separate reasoning and tool calls from the answer; needs a chat (unset: with --tools)",
 }
 
 var scheduleUsage = map[string]string{
