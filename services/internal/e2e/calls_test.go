@@ -39,6 +39,7 @@ type outcome struct {
 	started  *pb.Started
 	ids      []uint32
 	text     string
+	calls    []string // ids and names of calls of tools
 	logprobs []uint32 // bits of the logprobs of tokens and candidates, in order
 	finished *pb.Finished
 	err      error
@@ -62,6 +63,11 @@ func (o *outcome) add(in *pb.GenerateResponse) error {
 		}
 		o.ids = append(o.ids, e.Tokens.GetTokenIds()...)
 		o.text += e.Tokens.GetText()
+		for _, p := range e.Tokens.GetParts() {
+			if c := p.GetCall(); c != nil {
+				o.calls = append(o.calls, c.GetId()+" "+c.GetName())
+			}
+		}
 		bytes := 0
 		for _, d := range e.Tokens.GetDetails() {
 			bytes += int(d.GetTextBytes())

@@ -55,6 +55,7 @@ func requireSame(t *testing.T, want, got outcome, what string) {
 	require.NoError(t, got.err, what)
 	require.Equal(t, want.ids, got.ids, what)
 	require.Equal(t, want.text, got.text, what)
+	require.Equal(t, want.calls, got.calls, what)
 	require.Equal(t, want.logprobs, got.logprobs, "%s: bits", what)
 	require.Equal(t, want.finished.GetReason(), got.finished.GetReason(), what)
 	require.Equal(t, want.finished.GetUsage().GetCompletionTokens(), got.finished.GetUsage().GetCompletionTokens(), what)
