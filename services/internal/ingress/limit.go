@@ -200,7 +200,16 @@ func (c *accepted) SyscallConn() (syscall.RawConn, error) {
 // connection (TCP_USER_TIMEOUT). grpc-go sets it only on a *net.TCPConn, which an accepted is not.
 const ackTimeout = 10 * time.Second
 
-// setAckTimeout sets the option on a TCP connection.
+// Keepalive probes of a silent connection. With TCP_USER_TIMEOUT the kernel resets it as soon as it
+// was silent for ackTimeout and the last probe is unanswered. Go's default, 15 s between probes, would
+// reset a stream that waits for its first token when a single probe is lost; with these times four in
+// a row must be.
+const (
+	keepIdle     = 6 * time.Second
+	keepInterval = time.Second
+)
+
+// setAckTimeout sets the options on a TCP connection.
 func setAckTimeout(conn net.Conn) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -212,5 +221,7 @@ func setAckTimeout(conn net.Conn) {
 	}
 	_ = raw.Control(func(fd uintptr) { // a closed connection needs no timeout
 		_ = unix.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(ackTimeout.Milliseconds()))
+		_ = unix.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepIdle.Seconds()))
+		_ = unix.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepInterval.Seconds()))
 	})
 }
