@@ -65,7 +65,15 @@ func randomObject(rng *rand.Rand, depth int) string {
 	case 1:
 		s += `,"additionalProperties":` + randomSchema(rng, 0)
 	}
-	switch rng.IntN(6) {
+	switch rng.IntN(10) {
+	case 6:
+		s += `,"not":` + negatableSchema(rng)
+	case 7:
+		s += `,"if":` + negatableSchema(rng) + `,"then":` + randomSchema(rng, 0) + `,"else":` + negatableSchema(rng)
+	case 8:
+		s += `,"dependentRequired":{"a":["b"]},"dependentSchemas":{"b":` + negatableSchema(rng) + `}`
+	case 9:
+		s += `,"oneOf":[` + negatableSchema(rng) + `,` + negatableSchema(rng) + `]`
 	case 0:
 		s += `,"patternProperties":{"^(a|x)":` + randomSchema(rng, 0) + `,"b":true}`
 	case 1:
@@ -74,6 +82,16 @@ func randomObject(rng *rand.Rand, depth int) string {
 		s += `,"propertyNames":{"pattern":"^[a-x]"},"minProperties":1`
 	}
 	return s + "}"
+}
+
+// negatableSchema draws a schema whose negation is built.
+func negatableSchema(rng *rand.Rand) string {
+	return []string{
+		`{"required":["a"]}`, `{"required":["a","b"]}`, `{"properties":{"a":{"type":"string"}}}`, `{"properties":{"b":{"const":"ab"},"a":{"minLength":3}}}`,
+		`{"properties":{"a":{"pattern":"^a"}},"required":["a"]}`, `{"anyOf":[{"required":["kind"]},{"properties":{"a":{"maximum":5}}}]}`,
+		`{"not":{"required":["x"]}}`, `{"allOf":[{"type":"object"},{"properties":{"b":{"exclusiveMinimum":-3}}}]}`,
+		`{"properties":{"a":{"type":["integer","number","null"]},"x":{"maxItems":2}}}`,
+	}[rng.IntN(9)]
 }
 
 func validator(t *testing.T, schema string) *jsonschema.Schema {

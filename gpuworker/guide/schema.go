@@ -24,13 +24,16 @@ type schemaBuilder struct {
 	dropped map[string]bool
 	rules   map[string]int // by the key of a goal
 	numbers map[*jsonValue]int
-	keys    map[*jsonValue]map[string]bool // by the first value of a list, see keysOf
-	space   *node                          // after { [ , and before } ]
-	colon   *node
-	comma   *node
-	free    *node // characters of a string without constraints, any number
-	char    *node // one of them
-	branch  int   // branches of anyOf and oneOf so far
+	// negations and implications are schemas that the builder made.
+	negations    map[*jsonValue]*jsonValue
+	implications map[*jsonValue][]*jsonValue
+	keys         map[*jsonValue]map[string]bool // by the first value of a list, see keysOf
+	space        *node                          // after { [ , and before } ]
+	colon        *node
+	comma        *node
+	free         *node // characters of a string without constraints, any number
+	char         *node // one of them
+	branch       int   // branches of anyOf and oneOf so far
 }
 
 const (
@@ -57,7 +60,7 @@ const (
 func (b *builder) schema(source string, root int, lenient bool) []string {
 	s := &schemaBuilder{
 		builder: b, lenient: lenient, dropped: map[string]bool{}, rules: map[string]int{}, numbers: map[*jsonValue]int{},
-		keys: map[*jsonValue]map[string]bool{},
+		keys: map[*jsonValue]map[string]bool{}, negations: map[*jsonValue]*jsonValue{}, implications: map[*jsonValue][]*jsonValue{},
 	}
 	if s.root = b.parseJSON(source); s.root == nil {
 		return nil
@@ -180,6 +183,9 @@ func (s *schemaBuilder) expand(goal []part) []part {
 		for _, each := range s.schemas(v, "allOf") {
 			add(part{at: each}, above)
 		}
+		for _, each := range s.implied(v) {
+			add(part{at: each}, above)
+		}
 	}
 	for _, p := range goal {
 		add(p, nil)
@@ -244,15 +250,20 @@ func (s *schemaBuilder) body(parts []part) *node {
 			}
 			rest := slices.Clone(parts)
 			rest[i].done |= c.done
+			var but [][]part // by branch: what it must obey besides
 			if c.done == doneOneOf {
-				s.checkDistinct(p.at.fields[c.keyword], branches, rest)
+				but = s.checkDistinct(p.at.fields[c.keyword], branches, rest)
 			}
 			kids := make([]*node, 0, len(branches))
-			for _, branch := range branches {
+			for i, branch := range branches {
 				if s.branch++; s.branch > maxBranches {
 					return s.failAt(p.at.path, ErrLimit, "its alternatives combine to more than %d", maxBranches)
 				}
-				kids = append(kids, s.value(append(slices.Clip(rest), part{at: branch})))
+				goal := append(slices.Clip(rest), part{at: branch})
+				if but != nil {
+					goal = append(goal, but[i]...)
+				}
+				kids = append(kids, s.value(goal))
 			}
 			return s.alt(kids...)
 		}

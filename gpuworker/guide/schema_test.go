@@ -58,6 +58,29 @@ func TestSchemaTexts(t *testing.T) {
 			`{"type":"object","properties":{"a":{"type":"null"},"ab":{"type":"boolean"},"a\"b":{"type":"integer"}},"additionalProperties":{"type":"string"}}`,
 			[]string{`{"a":null,"ab":true,"a\"b":1,"a\"":"x","abc":"y"}`}, []string{`{"ab":true,"a":null}`, `{"a\"b":null}`, `{"ab":"x"}`},
 		},
+		"not": {
+			`{"not":{"anyOf":[{"type":["object","null"]},{"enum":["a","b\""]},{"type":"string","pattern":"^x"},{"type":"string","minLength":5},{"type":"number","maximum":3}]}}`,
+			[]string{`"c"`, `"ax"`, `4`, `true`, `[1]`}, []string{`{}`, `null`, `"a"`, `"b\""`, `"xa"`, `"aaaaa"`, `3`},
+		},
+		"not required": {
+			`{"type":"object","properties":{"a":true,"b":true},"not":{"required":["a","b"]}}`,
+			[]string{`{}`, `{"a":1}`, `{"b":1,"c":2}`}, []string{`{"a":1,"b":2}`},
+		},
+		"not a property of a kind": {
+			`{"not":{"properties":{"a":{"type":"string"}}}}`, []string{`{"a":1}`, `{"a":null,"b":1}`}, []string{`{"a":"x"}`, `{}`, `1`},
+		},
+		"if": {
+			`{"type":"object","properties":{"k":{"enum":["a","b"]},"v":true},"required":["k"],"if":{"properties":{"k":{"const":"a"}}},"then":{"required":["v"]},"else":{"properties":{"v":{"type":"null"}}}}`,
+			[]string{`{"k":"a","v":1}`, `{"k":"b"}`, `{"k":"b","v":null}`}, []string{`{"k":"a"}`, `{"k":"b","v":1}`},
+		},
+		"dependent properties": {
+			`{"type":"object","properties":{"a":true,"b":true,"c":true},"dependentRequired":{"a":["b"]},"dependentSchemas":{"c":{"properties":{"a":false}}}}`,
+			[]string{`{}`, `{"b":1}`, `{"a":1,"b":1}`, `{"c":1}`, `{"b":1,"c":1}`}, []string{`{"a":1}`, `{"a":1,"b":1,"c":1}`},
+		},
+		"oneOf that overlaps in part": {
+			`{"oneOf":[{"type":"string","maxLength":3},{"type":"string","minLength":2},{"type":"object","required":["a"]},{"type":"object","required":["b"]}]}`,
+			[]string{`"a"`, `"abcd"`, `{"a":1}`, `{"b":1}`}, []string{`"ab"`, `{"a":1,"b":1}`, `{}`},
+		},
 		"integers in a range": {
 			`{"type":"integer","minimum":-12,"exclusiveMaximum":105}`, []string{`-12`, `-1`, `0`, `-0`, `9`, `99`, `104`},
 			[]string{`-13`, `105`, `1000`, `-120`, `1.5`, `00`},
@@ -127,9 +150,11 @@ func TestSchemaRefusals(t *testing.T) {
 		"two values":          {`{} {}`, ErrSyntax, "#"},
 		"a key twice":         {`{"type":"object","properties":{"a":{},"a":{}}}`, ErrSyntax, "#/properties/a"},
 		"an unknown type":     {`{"properties":{"a~/":{"type":"int"}}}`, ErrSyntax, "#/properties/a~0~1/type"},
-		"not":                 {`{"type":"object","properties":{"a":{"not":{"type":"null"}}}}`, ErrUnsupported, "#/properties/a/not"},
-		"not of all":          {`{"not":{}}`, ErrUnsupported, "#/not"},
-		"not of true":         {`{"not":true}`, ErrUnsupported, "#/not"},
+		"not of a format":     {`{"not":{"type":"string","format":"date"}}`, ErrUnsupported, "#/not"},
+		"not of integers":     {`{"type":"object","properties":{"a":{"not":{"type":"integer"}}}}`, ErrUnsupported, "#/properties/a/not"},
+		"not of itself":       {`{"not":{"$ref":"#"}}`, ErrUnsupported, "#"},
+		"if with a format":    {`{"if":{"format":"date"},"then":{"minLength":3}}`, ErrUnsupported, "#/if"},
+		"not of everything":   {`{"not":{}}`, ErrUnsupported, ""},
 		"a pattern of keys":   {`{"patternProperties":{"(?=a)":{"type":"null"}}}`, ErrUnsupported, "#/patternProperties/(?=a)"},
 		"contains":            {`{"contains":true}`, ErrUnsupported, "#/contains"},
 		"names with a choice": {`{"propertyNames":{"anyOf":[{"pattern":"a"},{"maxLength":2}]}}`, ErrUnsupported, "#/propertyNames"},
@@ -166,7 +191,7 @@ func TestSchemaRefusals(t *testing.T) {
 
 func TestLenientSchemaNamesWhatItDrops(t *testing.T) {
 	g := compile(t, Source{Kind: JSONSchema, Lenient: true, Text: `{"type":"object","properties":{"a":{"type":"string","format":"iri",
-		"pattern":"(?=x)"},"b":{"not":{"type":"null"},"type":"integer"}},"required":["a","b"]}`})
+		"pattern":"(?=x)"},"b":{"not":{"format":"date"},"type":"integer"}},"required":["a","b"]}`})
 	require.Equal(t, []string{"#/properties/a/format", "#/properties/a/pattern", "#/properties/b/not"}, g.Dropped())
 	require.True(t, accepts(g, `{"a":"x","b":1}`))
 }

@@ -257,6 +257,17 @@ func (s *schemaBuilder) stringBody(parts []part) *node {
 				all = append(all, n)
 			}
 		}
+		if v := p.at.fields[notPattern]; v != nil {
+			s.path = v.path
+			all = append(all, s.but(s.pattern(quoted, v.text, false)))
+		}
+		if v := p.at.fields[notEnum]; v != nil {
+			kids := make([]*node, len(v.items))
+			for i, item := range v.items {
+				kids[i] = s.text(quoted, item.text)
+			}
+			all = append(all, s.but(s.alt(kids...)))
+		}
 		if v := p.at.fields["format"]; v != nil {
 			if expression, ok := formats[v.text]; ok && v.kind == jsonString {
 				all = append(all, s.pattern(quoted, expression, true))
@@ -288,6 +299,11 @@ func (s *schemaBuilder) stringBody(parts []part) *node {
 		return all[0]
 	}
 	return s.determinise(s.and(all...))
+}
+
+// but is every text without needless escapes that is not in n.
+func (s *schemaBuilder) but(n *node) *node {
+	return s.determinise(s.and(s.automaton(keyText(), 0), s.not(n)))
 }
 
 // limits reads two counts and returns the narrower range.

@@ -8,9 +8,8 @@ import (
 // notHonoured are the keywords that say something about the value and decide no mask. Keywords that
 // no code of this package names say nothing about it, as the standard has it.
 var notHonoured = map[string]bool{
-	"if": true, "then": true, "else": true, "dependentSchemas": true, "dependentRequired": true,
-	"dependencies": true, "unevaluatedProperties": true,
-	"unevaluatedItems": true, "contains": true, "$dynamicRef": true, "$recursiveRef": true,
+	"unevaluatedProperties": true,
+	"unevaluatedItems":      true, "contains": true, "$dynamicRef": true, "$recursiveRef": true,
 }
 
 var (
@@ -25,11 +24,7 @@ func (s *schemaBuilder) keywords(v *jsonValue) {
 	for _, k := range v.keys {
 		field := v.fields[k]
 		switch {
-		case k == "then" && v.fields["if"] == nil, k == "else" && v.fields["if"] == nil:
-			// They say nothing on their own.
-		case k == "not" && field.kind == jsonBool && !field.truth:
-			// It forbids nothing.
-		case k == "contains" || k == "not" || notHonoured[k] && !harmless(field):
+		case k == "contains" || notHonoured[k] && !harmless(field):
 			s.refuse(field, "the keyword %s", k)
 		case k == "$id" && v != s.root:
 			s.refuse(field, "$id below the root, which changes what a $ref names")
@@ -46,26 +41,31 @@ func harmless(v *jsonValue) bool {
 	return v.kind == jsonBool && v.truth || v.kind == jsonObject && len(v.keys) == 0
 }
 
-// checkDistinct refuses a oneOf two of whose branches may both accept a value: a mask allows what one
-// of them accepts, and no mask excludes what another accepts too. rest is the remaining goal.
-func (s *schemaBuilder) checkDistinct(list *jsonValue, branches []*jsonValue, rest []part) {
+// checkDistinct returns for each branch of a oneOf the negations of those that may accept a value of it
+// too. It refuses the oneOf if one of these has no negation that can be built. rest is the remaining goal.
+func (s *schemaBuilder) checkDistinct(list *jsonValue, branches []*jsonValue, rest []part) [][]part {
 	if s.err != nil {
-		return
+		return nil
 	}
-	all := make([]outline, len(branches))
+	all, but := make([]outline, len(branches)), make([][]part, len(branches))
 	for i, branch := range branches {
 		all[i] = s.outline(append(slices.Clip(rest), part{at: branch}))
 	}
 	for i := range all {
 		for j := range i {
-			s.spend(1)
-			if s.err == nil && !s.distinct(&all[i], &all[j]) {
-				s.refuse(list, "oneOf whose branches %d and %d may accept the same value: give them different types, or a "+
-					"required property with different constants, or use anyOf", j, i)
-				return
+			if s.spend(1); s.err != nil || s.distinct(&all[i], &all[j]) {
+				continue
 			}
+			notI, notJ := s.negation(branches[i]), s.negation(branches[j])
+			if notI == nil || notJ == nil {
+				s.refuse(list, "oneOf whose branches %d and %d may accept the same value, which no built schema excludes: give "+
+					"them different types, or a required property with different constants, or use anyOf", j, i)
+				return nil
+			}
+			but[i], but[j] = append(but[i], part{at: notJ}), append(but[j], part{at: notI})
 		}
 	}
+	return but
 }
 
 // outline is a summary of a goal's values.

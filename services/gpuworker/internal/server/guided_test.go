@@ -105,8 +105,8 @@ func TestGuidedRefusals(t *testing.T) {
 	}{
 		"syntax": {guided: byRegex("(a"), reason: reason.InvalidGrammar, field: "guided.regex", problem: "syntax"},
 		"a path": {
-			guided: bySchema(`{"properties":{"a":{"not":{"type":"null"}}}}`), reason: reason.InvalidGrammar, field: "guided.json_schema",
-			path: "#/properties/a/not", problem: "unsupported",
+			guided: bySchema(`{"properties":{"a":{"contains":true}}}`), reason: reason.InvalidGrammar, field: "guided.json_schema",
+			path: "#/properties/a/contains", problem: "unsupported",
 		},
 		"size": {
 			guided: byRegex(strings.Repeat("a", 300<<10)), reason: reason.InvalidGrammar, field: "guided.regex", problem: "limit",
