@@ -210,8 +210,8 @@ var escapeLetters = map[byte]rune{'n': '\n', 'r': '\r', 't': '\t'}
 
 // character is one of a literal or class, escapes read.
 func (p *gbnfParser) character() rune {
-	if p.at == len(p.in) || p.in[p.at] == '\n' {
-		p.problem("a literal or class is not closed in its line")
+	if p.at == len(p.in) {
+		p.problem("a literal or class is not closed")
 		return 0
 	}
 	c, n := utf8.DecodeRuneInString(p.in[p.at:])
@@ -295,7 +295,7 @@ func (p *gbnfParser) repeated(n *node) *node {
 	return p.none
 }
 
-// bounds is the inside of {n}, {low,} or {low,high}.
+// bounds is the inside of {n}, {low,}, {,high} or {low,high}.
 func (p *gbnfParser) bounds() (low, high int) {
 	end := strings.IndexByte(p.in[p.at:], '}')
 	if end < 0 {
@@ -305,6 +305,9 @@ func (p *gbnfParser) bounds() (low, high int) {
 	text := p.in[p.at : p.at+end]
 	p.at += end + 1
 	first, second, ranged := strings.Cut(text, ",")
+	if ranged && strings.TrimSpace(first) == "" && strings.TrimSpace(second) != "" {
+		first = "0"
+	}
 	low, err := natural(first)
 	high = low
 	if ranged && strings.TrimSpace(second) == "" {

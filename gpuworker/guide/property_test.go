@@ -22,11 +22,11 @@ func randomSchema(rng *rand.Rand, depth int) string {
 			`{"type":"integer","exclusiveMaximum":1000,"multipleOf":6}`, `{"type":"string","minLength":2,"maxLength":5}`,
 			`{"type":"string","pattern":"^[a-c]+[0-9]$"}`, `{"type":"string","pattern":"b\\d","maxLength":6}`,
 			`{"type":"string","format":"date"}`, `{"type":"string","format":"date-time"}`, `{"type":"string","format":"ipv4"}`,
-			`{"type":"string","format":"uuid"}`, `{"type":"string","format":"email"}`, `{"type":"string","format":"hostname"}`,
+			`{"type":"string","format":"uuid"}`, `{"type":"string","format":"ipv6"}`, `{"type":"string","format":"uri-reference"}`, `{"type":"string","format":"json-pointer"}`, `{"type":"string","format":"relative-json-pointer"}`, `{"type":"string","format":"email"}`, `{"type":"string","format":"hostname"}`,
 			`{"type":"string","format":"time"}`, `{"type":"string","format":"uri"}`, `{"type":"string","format":"duration"}`,
 			`{"const":{"a":[1,"x\n"]}}`, `{"enum":["a\"b","é",null,3]}`, `{"type":["integer","null"],"enum":[1,2,null,"a"]}`, `true`,
 			`{"type":"number","minimum":-0.125,"exclusiveMaximum":0.125}`, `{"minimum":-5,"maxLength":3,"type":["number","string"]}`,
-		}[rng.IntN(26)]
+		}[rng.IntN(30)]
 	}
 	switch rng.IntN(6) {
 	case 0:

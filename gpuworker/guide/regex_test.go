@@ -57,7 +57,7 @@ func TestSourceRefusals(t *testing.T) {
 		"left recursion":      {Source{Kind: GBNF, Text: `root ::= root "a" | "b"`}, ErrUnsupported, "begins with itself"},
 		"hidden recursion":    {Source{Kind: GBNF, Text: "root ::= a* b\na ::= \"x\"?\nb ::= a root | \"c\""}, ErrUnsupported, "begins with itself"},
 		"an endless grammar":  {Source{Kind: GBNF, Text: `root ::= "a" root`}, ErrUnsupported, "no text"},
-		"an unclosed literal": {Source{Kind: GBNF, Text: "root ::= \"a\n\""}, ErrSyntax, "line 1: a literal or class is not closed"},
+		"an unclosed literal": {Source{Kind: GBNF, Text: "root ::= \"a\n"}, ErrSyntax, "line 2: a literal or class is not closed"},
 		"an unknown escape":   {Source{Kind: GBNF, Text: `root ::= "\q"`}, ErrSyntax, "escape"},
 		"a bad repetition":    {Source{Kind: GBNF, Text: `root ::= "a"{x}`}, ErrSyntax, `"x" is no count`},
 		"reversed bounds":     {Source{Kind: GBNF, Text: `root ::= "a"{3,2}`}, ErrSyntax, "bounds 3 and 2"},
@@ -83,6 +83,10 @@ sum   ::= term
 term  ::= [0-9]{1,2} | "(" sum ")" | [^\x00-\x7f]
 ws    ::= [ \t]? # one
 `}, []string{"1", "12+(3+4),5", "((1)), 2", "é"}, []string{"", "123", "1+", "(1", "1,  2", "1)"})
+}
+
+func TestGBNFLineEndsAndLowerBounds(t *testing.T) {
+	checkTexts(t, Source{Kind: GBNF, Text: "root ::= \"a\n\" \"b\"{,2}\n"}, []string{"a\n", "a\nbb"}, []string{"a", "a\nbbb"})
 }
 
 func TestChoiceTexts(t *testing.T) {

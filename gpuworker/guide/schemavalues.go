@@ -364,18 +364,29 @@ const (
 	timePart = `(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9]))`
 	octet    = `(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])`
 	label    = `[a-zA-Z0-9](?:-?[a-zA-Z0-9]){0,30}` // without "--", which has a meaning in labels of IDNA
+	host     = label + `(?:\.` + label + `){0,3}`
+	pchar    = `(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})`
+	behind   = `(?:\?(?:` + pchar + `|[/?])*)?(?:#(?:` + pchar + `|[/?])*)?`
+	uri      = `[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:` + host + `(?::[1-9][0-9]{0,3})?)?(?:/` + pchar + `*)*|` + pchar + `+(?:/` + pchar + `*)*)` + behind
+	hex4     = `[0-9a-fA-F]{1,4}`
+	pointer  = `(?:/(?:[^~/]|~[01])*)*`
 )
 
 // formats are the expressions of formats. A text that matches is of the format; some of the format do
 // not match: 29 February, leap seconds, comments in addresses of e-mail.
 var formats = map[string]string{
-	"date":      datePart,
-	"time":      timePart,
-	"date-time": datePart + "T" + timePart,
-	"duration":  `P(?:[0-9]{1,9}W|(?:[0-9]{1,9}D)(?:T[0-9]{1,9}H)?|T[0-9]{1,9}[HMS]|[0-9]{1,9}Y(?:[0-9]{1,9}M)?)`,
-	"uuid":      `[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}`,
-	"ipv4":      strings.Repeat(octet+`\.`, 3) + octet,
-	"hostname":  label + `(?:\.` + label + `){0,3}`,
-	"email":     `[a-zA-Z0-9_+-]{1,32}(?:\.[a-zA-Z0-9_+-]{1,16}){0,1}@` + label + `(?:\.` + label + `){1,2}`,
-	"uri":       `https?://` + label + `(?:\.` + label + `){0,3}(?::[1-9][0-9]{0,3})?(?:/[a-zA-Z0-9._~-]*)*(?:\?[a-zA-Z0-9._~=&-]*)?`,
+	"date":          datePart,
+	"time":          timePart,
+	"date-time":     datePart + "T" + timePart,
+	"duration":      `P(?:[0-9]{1,9}W|(?:[0-9]{1,9}D)(?:T[0-9]{1,9}H)?|T[0-9]{1,9}[HMS]|[0-9]{1,9}Y(?:[0-9]{1,9}M)?)`,
+	"uuid":          `[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}`,
+	"ipv4":          strings.Repeat(octet+`\.`, 3) + octet,
+	"hostname":      host,
+	"email":         `[a-zA-Z0-9_+-]{1,32}(?:\.[a-zA-Z0-9_+-]{1,16}){0,1}@` + label + `(?:\.` + label + `){1,2}`,
+	"uri":           uri,
+	"uri-reference": uri + `|(?:(?:[a-zA-Z0-9._~!$&'()*+,;=@-]|%[0-9a-fA-F]{2})+(?:/` + pchar + `*)*|/(?:` + pchar + `+(?:/` + pchar + `*)*)?)?` + behind,
+	"ipv6": strings.NewReplacer("h", hex4).Replace(`(?:h:){7}h|(?:h:){1,7}:|(?:h:){1,6}:h|(?:h:){1,5}(?::h){1,2}|(?:h:){1,4}(?::h){1,3}|` +
+		`(?:h:){1,3}(?::h){1,4}|(?:h:){1,2}(?::h){1,5}|h:(?::h){1,6}|:(?:(?::h){1,7}|:)`),
+	"json-pointer":          pointer,
+	"relative-json-pointer": `(?:0|[1-9][0-9]{0,8})(?:#|` + pointer + `)`,
 }
