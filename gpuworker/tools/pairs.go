@@ -1,6 +1,10 @@
 package tools
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/millrace/millrace/gpuworker/guide"
+)
 
 // pairsState is how far an object of Gemma's notation has got: {key:value,key:value} with bare keys, and texts
 // between quotes that are tokens of their own.
@@ -34,6 +38,12 @@ func (p *Parser) pairsText(s *state, last bool) {
 			continue
 		}
 		c := p.buf[0]
+		if c == guide.Control[0] { // a control token has no meaning here
+			if rest := p.printable(p.buf); len(rest) < len(p.buf) {
+				p.buf = rest
+				continue
+			}
+		}
 		p.buf = p.buf[1:]
 		if p.pairsByte(c) {
 			p.at, p.begun = s.to, false

@@ -2,10 +2,12 @@ package tools
 
 import (
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -130,12 +132,17 @@ func gather(all, more []Part) []Part {
 	return all
 }
 
-// parse gives a text to a parser in pieces of at most so many characters.
+// parse gives a text to a parser in pieces of at most so many characters and control tokens.
 func parse(p *Parser, text string, most int) (all []Part) {
 	for len(text) > 0 {
 		n := 0
 		for range most {
 			_, size := utf8.DecodeRuneInString(text[n:])
+			for _, tag := range marks { // a control token comes as a whole
+				if strings.HasPrefix(text[n:], guide.Control+tag) {
+					size = max(size, len(guide.Control+tag))
+				}
+			}
 			n += size
 		}
 		all = gather(all, slices.Clone(p.Push(text[:n])))
@@ -454,4 +461,30 @@ func FuzzParser(f *testing.F) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// An agent's tools compile in every format, and the most that a request may have is accepted or refused by counted work.
+func TestManyToolsCompileOrAreRefused(t *testing.T) {
+	const property = `"p%":{"type":"string","description":"One of them."},"n%":{"type":"integer","minimum":0},"e%":{"enum":["a","b"]},"l%":{"type":"array","items":{"type":"string"}}`
+	var properties []string
+	for _, n := range []string{"1", "2"} {
+		properties = append(properties, strings.ReplaceAll(property, "%", n))
+	}
+	schema := `{"type":"object","properties":{` + strings.Join(properties, ",") + `},"required":["p1"]}`
+	for _, count := range []int{40, 128} {
+		tools := make([]Tool, count)
+		for i := range tools {
+			tools[i] = Tool{Name: "tool_" + string(rune('a'+i%26)) + strings.Repeat("x", i/26), Parameters: schema}
+		}
+		for name, template := range templates {
+			source, err := Detect(template).Constraint(everyMark, Answer{Tools: tools, Choice: Choice{Parallel: true}})
+			require.NoError(t, err)
+			began := time.Now()
+			_, err = guide.Compile(*source, vocabulary(everyMark))
+			t.Logf("%s: %d tools: %v, %v", name, count, time.Since(began).Round(time.Millisecond), err)
+			if count == 40 || err != nil {
+				require.True(t, err == nil || count > 40 && errors.Is(err, guide.ErrLimit), "%s: %v", name, err)
+			}
+		}
+	}
 }

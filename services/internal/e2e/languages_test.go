@@ -282,7 +282,8 @@ var compileJava = sync.OnceValues(func() (classes string, err error) {
 		return "", err
 	}
 	if err := run("protoc", "-I", filepath.Join(root, "proto"), "--java_out="+classes, "--grpc-java_out="+classes,
-		"--plugin=protoc-gen-grpc-java="+plugin, filepath.Join(root, "proto", "millrace", "v1", "inference.proto")); err != nil {
+		"--plugin=protoc-gen-grpc-java="+plugin, filepath.Join(root, "proto", "millrace", "v1", "inference.proto"),
+		filepath.Join(root, "proto", "millrace", "v1", "tools.proto")); err != nil {
 		return "", err
 	}
 	sources, err := filepath.Glob(filepath.Join(root, "examples", "java", "*.java"))
