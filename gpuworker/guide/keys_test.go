@@ -24,3 +24,28 @@ func TestObjectsOfManyPropertiesAreCheap(t *testing.T) {
 	require.True(t, accepts(g, `{"name7":1,"name1999":2,"name0000":null}`))
 	require.False(t, accepts(g, `{"name7":1,"name6":2}`))
 }
+
+// A mask of a choice costs what its texts differ in, not all of them for each byte.
+func TestLongChoicesAreCheap(t *testing.T) {
+	options, values := make([]string, maxOptions), make([]string, maxOptions)
+	for i := range options {
+		options[i] = fmt.Sprintf("%c%d%c", 'A'+i%57, i*7919%maxOptions, 'a'+i%26)
+		values[i] = `"` + fmt.Sprintf("%c%d", 'a'+i%26, i) + `"`
+	}
+	for _, source := range []Source{
+		{Kind: Choice, Options: options}, {Kind: JSONSchema, Text: `{"enum":[` + strings.Join(values, ",") + `]}`},
+	} {
+		g := compile(t, source)
+		w := g.Start(nil).Walk(nil, make([]uint32, g.vocabulary.Words()))
+		w.Run(1 << 30)
+		_, err := w.Result()
+		require.NoError(t, err)
+		require.Less(t, w.Steps(), 1<<18)
+	}
+	checkTexts(t, Source{Kind: Choice, Options: append(options[2:], "x", "xy")}, append(options[2:], "x", "xy"), []string{"", "A", "xyz"})
+	chain := make([]string, 600)
+	for i := range chain {
+		chain[i] = strings.Repeat("a", i%300+1)
+	}
+	checkTexts(t, Source{Kind: Choice, Options: chain}, []string{"a", strings.Repeat("a", 300)}, []string{"", strings.Repeat("a", 301)})
+}

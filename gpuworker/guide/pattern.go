@@ -245,7 +245,7 @@ func (b *builder) expression(e encoding, re *syntax.Regexp, depth int) *node {
 		if re.Op == syntax.OpConcat {
 			return b.seq(kids...)
 		}
-		return b.alt(kids...)
+		return b.either(kids)
 	default:
 		return b.fail(ErrUnsupported, "the expression has %s inside: anchors may stand at its beginning and end alone", re)
 	}

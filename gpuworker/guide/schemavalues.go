@@ -28,7 +28,7 @@ next:
 		kids = append(kids, s.literal(v))
 		s.spend(1)
 	}
-	return s.alt(kids...)
+	return s.either(kids)
 }
 
 // keysOf returns the keys of a list of values, which it remembers.
@@ -126,7 +126,10 @@ func (s *schemaBuilder) literal(v *jsonValue) *node {
 		}
 		return s.lit(v.text)
 	case jsonString:
-		return s.quote(s.text(quoted, v.text))
+		if n := s.text(quoted, v.text); n.kind != kindLit {
+			return s.quote(n)
+		}
+		return s.lit(`"` + quotedText(v.text) + `"`)
 	case jsonArray:
 		kids := make([]*node, len(v.items))
 		for i, item := range v.items {

@@ -74,7 +74,7 @@ func (b *builder) choice(options []string) *node {
 	case len(options) > maxOptions:
 		return b.fail(ErrLimit, "it has %d options, at most %d are read", len(options), maxOptions)
 	}
-	all, kids := 0, make([]*node, len(options))
+	all := 0
 	for i, o := range options {
 		if all += len(o); all > maxSource {
 			return b.fail(ErrLimit, "its options have more than %d bytes", maxSource)
@@ -82,7 +82,9 @@ func (b *builder) choice(options []string) *node {
 		if b.validText(o); o == "" {
 			b.fail(ErrSyntax, "option %d is empty", i)
 		}
-		kids[i] = b.lit(o)
 	}
-	return b.alt(kids...)
+	if b.err != nil {
+		return b.none
+	}
+	return b.literals(options)
 }

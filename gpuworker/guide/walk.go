@@ -5,8 +5,9 @@ import "slices"
 // maxMaskWork bounds the terms that the derivatives of one mask visit: for each distinct pair of a
 // state of the walk and a class of bytes that is tried there, the terms of the state, whether or not
 // the derivative is remembered. It also bounds the memory of the states that one mask makes, to about
-// nodeBytes for each. Masks of the schemas of MaskBench stay below a twentieth of it.
-const maxMaskWork = 1 << 16
+// nodeBytes for each. Nearly all masks of the schemas of MaskBench stay far
+// below it.
+const maxMaskWork = 1 << 17
 
 // Steps are the unit of a walk's pieces: a step is a node of the trie that is visited, about 4 ns. A
 // term that a derivative visits counts as termSteps.
