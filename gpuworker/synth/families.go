@@ -91,12 +91,10 @@ const headName = "output.weight"
 // Small returns a small shape of an architecture, or of a variant such as gemma4-e2b.
 func Small(name string) (Shape, bool) {
 	family, ok := small[name]
-	architecture := cmp.Or(family.Architecture, name)
-	if v, is := smallVariants[name]; is {
-		family, architecture = v.family()
-		ok = true
+	if !ok {
+		family, ok = smallVariants[name]
 	}
-	return Shape{Name: "small " + name, Architecture: architecture, Family: &family}, ok
+	return Shape{Name: "small " + name, Architecture: cmp.Or(family.Architecture, name), Family: &family}, ok
 }
 
 // SmallNames lists the names that Small knows, sorted.

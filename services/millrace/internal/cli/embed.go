@@ -38,7 +38,8 @@ func (a *app) embed() *cobra.Command {
 		Long: "Turns texts, each an argument or a line of standard input, into vectors, by the pooling that the model's file states.\n" +
 			"Prints one JSON object a text: its index, its tokens and its vector; with -o writes the vectors as an array of numpy.",
 		Example: "  millrace embed -m qwen3-embedding \"The capital of France is Paris.\"\n" +
-			"  millrace embed -m qwen3-embedding --dimensions 256 -o vectors.npy < texts.txt",
+			"  millrace embed -m qwen3-embedding --dimensions 256 -o vectors.npy < texts.txt\n" +
+			"  millrace embed -m synthetic --token-ids 1,2,3 4,5",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if each < 1 || each > maxTexts {
 				return failure.Usagef("--batch is %d: want 1 to %d", each, maxTexts)
@@ -47,16 +48,9 @@ func (a *app) embed() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for i, text := range texts {
-				if text == "" {
-					return failure.Usagef("text %d is empty: give at least one character", i+1)
-				}
-			}
 			e := embedding{app: a, req: req, each: each, texts: texts}
-			if byIDs {
-				if err := e.parse(); err != nil {
-					return err
-				}
+			if err := e.check(byIDs); err != nil {
+				return err
 			}
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -97,21 +91,27 @@ type embedding struct {
 	req   *pb.EmbedRequest
 	each  int // texts of a call
 	texts []string
-	ids   []*pb.TokenIds // in place of the texts, which they were parsed from; nil = none
+	ids   []*pb.TokenIds // what the texts say with --token-ids; nil = the texts are sent
 
 	tokens uint64
 	digest string // of the model
 }
 
-// parse reads the texts as token ids.
-func (e *embedding) parse() error {
+// check refuses empty texts. With byIDs it reads them as token ids.
+func (e *embedding) check(byIDs bool) error {
 	for i, text := range e.texts {
+		if !byIDs {
+			if text == "" {
+				return failure.Usagef("text %d is empty: give at least one character", i+1)
+			}
+			continue
+		}
 		ids, err := protoflags.ParseIDs(text)
 		switch {
 		case err != nil:
 			return failure.Usagef("text %d, with --token-ids: %w", i+1, err)
 		case len(ids) == 0:
-			return failure.Usagef("text %d has no token ids: give at least one", i+1)
+			return failure.Usagef("text %d, with --token-ids, is empty: give at least one token id", i+1)
 		}
 		e.ids = append(e.ids, &pb.TokenIds{Ids: ids})
 	}

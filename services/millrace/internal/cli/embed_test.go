@@ -66,15 +66,18 @@ func TestEmbedWritesAnArray(t *testing.T) {
 }
 
 func TestEmbedTakesTokenIds(t *testing.T) {
-	var got *pb.EmbedRequest
+	var got [][]uint32
 	r := serve(t, &fake{embed: func(_ context.Context, in *pb.EmbedRequest) (*pb.EmbedResponse, error) {
-		got = in
-		return &pb.EmbedResponse{Embeddings: []*pb.Embedding{{Values: []float32{1}}, {Values: []float32{2}}}}, nil
+		require.Empty(t, in.GetTexts())
+		out := &pb.EmbedResponse{}
+		for _, text := range in.GetTokenIds() {
+			got = append(got, text.GetIds())
+			out.Embeddings = append(out.Embeddings, &pb.Embedding{Values: []float32{1}})
+		}
+		return out, nil
 	}})
-	require.Equal(t, 0, r.run(t, "embed", "-m", "m", "--token-ids", "5, 6", "7"), r.err.String())
-	require.Empty(t, got.GetTexts())
-	require.Equal(t, []uint32{5, 6}, got.GetTokenIds()[0].GetIds())
-	require.Equal(t, []uint32{7}, got.GetTokenIds()[1].GetIds())
+	require.Equal(t, 0, r.run(t, "embed", "-m", "m", "--batch", "2", "--token-ids", "5, 6", "7", "8"), r.err.String())
+	require.Equal(t, [][]uint32{{5, 6}, {7}, {8}}, got)
 }
 
 func TestEmbedLeavesNoPartOfAFile(t *testing.T) {
@@ -88,11 +91,12 @@ func TestEmbedLeavesNoPartOfAFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	for says, args := range map[string][]string{
-		"ends in .npy":        {"-o", "v.txt", "a"},
-		"text 2 is empty":     {"a", ""},
-		"text 2, with --tok":  {"--token-ids", "1,2", "x"},
-		"--batch is 0":        {"--batch", "0", "a"},
-		"text 1 is not UTF-8": {"\xff"},
+		"ends in .npy":                          {"-o", "v.txt", "a"},
+		"text 2 is empty":                       {"a", ""},
+		"text 2, with --token-ids: wrong value": {"--token-ids", "1,2", "x"},
+		"give at least one token id":            {"--token-ids", "1,2", ""},
+		"--batch is 0":                          {"--batch", "0", "a"},
+		"text 1 is not UTF-8":                   {"\xff"},
 	} {
 		r.err = buffer{}
 		require.Equal(t, 2, r.run(t, append([]string{"embed", "-m", "m"}, args...)...))
