@@ -231,6 +231,7 @@ func TestUnsupportedModelsAreRefusedByName(t *testing.T) {
 		"another architecture":          {llama().set("general.architecture", "resnet"), arch.ErrUnsupportedArch, `architecture "resnet", want one of [`},
 		"a recurrent architecture":      {llama().set("general.architecture", "mamba"), arch.ErrUnsupportedArch, `architecture "mamba" needs layers with a recurrent state, which no engine computes yet: want one of [`},
 		"Command R":                     {llama().set("general.architecture", "command-r"), arch.ErrUnsupportedArch, `architecture "command-r" needs layer norms, and an MLP that reads the input of attention`},
+		"Command R7B":                   {llama().set("general.architecture", "cohere2"), arch.ErrUnsupportedArch, `architecture "cohere2" needs layer norms, and an MLP that reads the input of attention`},
 		"experts":                       {llama().set("llama.expert_count", uint32(8)), arch.ErrUnsupportedArch, "mixture of experts (metadata llama.expert_count is 8)"},
 		"a sliding window":              {qwen3().set("qwen3.attention.sliding_window", uint32(63)), arch.ErrUnsupportedArch, "sliding window (metadata qwen3.attention.sliding_window is 63, context 64)"},
 		"windows by layer":              {qwen3().set("qwen3.attention.sliding_window", []uint32{1}), arch.ErrUnsupportedArch, "sliding window"},

@@ -1,6 +1,7 @@
 package arch_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -55,8 +56,16 @@ func TestRefusalOfLabelsIsShort(t *testing.T) {
 	require.Less(t, len(err.Error()), 500)
 }
 
-func TestEncodersAreRefusedWithTheReason(t *testing.T) {
-	_, err := small("gemma-embedding", 24).parse(t)
-	require.ErrorIs(t, err, arch.ErrUnsupportedArch)
-	require.ErrorContains(t, err, `architecture "gemma-embedding" needs attention to later positions, as an encoder`)
+func TestEncodersAreRefusedWithTheBlocksThatTheyNeed(t *testing.T) {
+	for architecture, want := range map[string]string{
+		"bert":            "attention to later positions and layer norms (decoders",
+		"gemma-embedding": "attention to later positions, windows on both sides of a position, and dense layers after the pooling (decoders",
+		"modern-bert":     "attention to later positions and layer norms (decoders",
+		"nomic-bert":      "attention to later positions and layer norms (decoders",
+		"t5encoder":       "attention to later positions (decoders",
+	} {
+		_, err := small(architecture, 24).parse(t)
+		require.ErrorIs(t, err, arch.ErrUnsupportedArch)
+		require.ErrorContains(t, err, fmt.Sprintf("architecture %q needs %s", architecture, want))
+	}
 }

@@ -4,15 +4,19 @@ import "strings"
 
 // Blocks that the architectures in unbuilt need and no engine computes.
 const (
-	experts     = "a mixture of experts"
-	latent      = "latent attention"
-	latentMoE   = "latent attention and a mixture of experts"
-	recurrent   = "layers with a recurrent state"
-	layerNorms  = "layer norms"
-	besides     = "layer norms, and an MLP that reads the input of attention"
-	besidesMoE  = "layer norms, an MLP that reads the input of attention, and a mixture of experts"
-	encoder     = "attention to later positions, as an encoder (decoders that embed texts run, such as Qwen3-Embedding)"
-	manyStreams = "several residual streams"
+	experts      = "a mixture of experts"
+	latent       = "latent attention"
+	latentMoE    = "latent attention and a mixture of experts"
+	recurrent    = "layers with a recurrent state"
+	layerNorms   = "layer norms"
+	besides      = "layer norms, and an MLP that reads the input of attention"
+	besidesMoE   = "layer norms, an MLP that reads the input of attention, and a mixture of experts"
+	encoder      = "attention to later positions" + decoders
+	encoderNorms = "attention to later positions and layer norms" + decoders
+	encoderDense = "attention to later positions, windows on both sides of a position, and dense layers after the pooling" + decoders
+	manyStreams  = "several residual streams"
+
+	decoders = " (decoders that embed texts run, such as Qwen3-Embedding)"
 )
 
 // unbuilt says of architectures that files are published in and that no family reads, which block
@@ -24,11 +28,13 @@ var unbuilt = index(map[string]string{
 	latentMoE: "deepseek2 deepseek2-ocr deepseek32 glm-dsa mistral4",
 	recurrent: "arwkv7 falcon-h1 granitehybrid jamba kimi-linear lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe plamo2 " +
 		"qwen35 qwen35moe qwen3next rwkv6 rwkv6qwen2 rwkv7",
-	layerNorms:  "bloom codeshell falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 stablelm starcoder starcoder2",
-	besides:     "cohere2 command-r",
-	besidesMoE:  "cohere2moe",
-	encoder:     "bert eurobert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert nomic-bert-moe t5 t5encoder",
-	manyStreams: "gemma3n",
+	layerNorms:   "bloom codeshell falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 stablelm starcoder starcoder2",
+	besides:      "cohere2 command-r",
+	besidesMoE:   "cohere2moe",
+	encoder:      "eurobert neo-bert t5 t5encoder",
+	encoderNorms: "bert jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe",
+	encoderDense: "gemma-embedding",
+	manyStreams:  "gemma3n",
 })
 
 func index(names map[string]string) map[string]string {
