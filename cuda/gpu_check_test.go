@@ -2,12 +2,18 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/arch"
+	"github.com/millrace/millrace/gpuworker/synth"
 )
 
 // TestLogprobsUnitTestsPass runs the Python unit tests of gpu-check's stages transformers and families.
@@ -24,6 +30,21 @@ func TestLogprobsUnitTestsPass(t *testing.T) {
 		return
 	}
 	t.Skip("no python3 with numpy: apt install python3-numpy")
+}
+
+// TestFamiliesHaveEveryArchitecture requires that gpu-check's stage families compares a small model of
+// every architecture that loads.
+func TestFamiliesHaveEveryArchitecture(t *testing.T) {
+	out, err := exec.Command("bash", "-c", `source gpu-check/families.sh && echo "$FAMILIES"`).Output()
+	require.NoError(t, err)
+	compared := map[string]bool{}
+	for each := range strings.FieldsSeq(string(out)) {
+		name, _, _ := strings.Cut(each, ":")
+		shape, ok := synth.Small(strings.TrimSuffix(name, "-short"))
+		require.True(t, ok, "the stage families has %s, which is no small model", name)
+		compared[shape.Architecture] = true
+	}
+	require.ElementsMatch(t, arch.Architectures(), slices.Collect(maps.Keys(compared)))
 }
 
 // TestInvarianceRequiresThatFreeBuildIsCaught runs gpu-check's stage invariance with scripts

@@ -1,16 +1,21 @@
 # The stage families of gpu-check.sh, which sources this file: every architecture on the CPU engine, against transformers.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# NAME:CONTEXT:PROMPTS of each small model of random F32 weights; CONTEXT default is the model's own. Windows are of 24
-# tokens, and prompts shorter, as long and longer. With LongRoPE the factors depend on the context that is served, and in
-# transformers on the length of the sequence.
+# NAME:CONTEXT:PROMPTS of each small model of random F32 weights; CONTEXT default is the model's own, and NAME-short is NAME
+# with another one. Windows are of 24 tokens, and prompts shorter, as long and longer. With LongRoPE the factors depend on the
+# context that is served, and in transformers on the length of the sequence.
 readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-dense gemma4-e2b olmo2 olmo2-plain olmo3 smollm3 granite
   exaone4 seed_oss phi3:512:300 phi3-short:256 phi3-window glm4 mistral3}
 readonly families_prompts='10 24 60 130' families_tokens=64
 
 families() {
-  local python=${PYTHON:-python3} at=127.0.0.1:17071 folder=$work/families result text
-  families_answers "$at" "$folder" || { row FAIL families "no answers: see $folder/answers.log and $work/families-worker.log"; return; }
+  local python=${PYTHON:-python3} at=127.0.0.1:17071 folder=$work/families result text answered=yes
+  families_answers "$at" "$folder" || answered=no
+  stop_servers
+  if [[ $answered == no ]]; then
+    row FAIL families "no answers: see $folder/answers.log and $work/families-worker.log"
+    return
+  fi
   if ! "$python" -c 'import numpy, torch, transformers' 2>"$work/families-python.log"; then
     row skip families "$python lacks numpy, torch or transformers: see $work/families-python.log"
     return
@@ -48,7 +53,6 @@ families_answers() {
     done
     "$bin/millrace" unload "$name" --target "$1" >>"$log" 2>&1 || return
   done
-  stop_servers
 }
 
 # families_ids LENGTH: token ids below the vocabulary, separated by commas.

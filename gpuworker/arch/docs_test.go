@@ -3,6 +3,7 @@ package arch
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,10 +28,18 @@ func TestModelsPageListsWhatLoads(t *testing.T) {
 	_, table, _ := strings.Cut(string(text), "### Architectures\n")
 	table, _, _ = strings.Cut(table, "\n###")
 	for line := range strings.Lines(table) {
-		if name, ok := strings.CutPrefix(line, "| `"); ok && !strings.HasPrefix(name, "general.") {
-			name, _, _ = strings.Cut(name, "`")
-			names = append(names, name)
+		cells := strings.Split(line, " | ")
+		name, ok := strings.CutPrefix(cells[0], "| `")
+		if !ok || strings.HasPrefix(name, "general.") {
+			continue
 		}
+		names = append(names, strings.TrimSuffix(name, "`"))
+		require.Len(t, cells, 6, line)
+		// The bound of gpu-check's stage families, which compares every architecture with transformers.
+		difference, err := strconv.ParseFloat(cells[4], 64)
+		require.NoError(t, err, "the column transformers of %s", name)
+		require.Positive(t, difference)
+		require.Less(t, difference, 1e-4)
 	}
 	require.Equal(t, Architectures(), names)
 	var types []string

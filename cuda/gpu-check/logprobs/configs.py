@@ -16,19 +16,11 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 @dataclasses.dataclass
 class Config:
     """kind is the class without ForCausalLM, config the configuration's class if it is not kind with Config. fields are the
-    configuration's; others are fields that replace some of them in releases that refuse these."""
+    configuration's, as transformers 5.17 takes them."""
 
     kind: str
     fields: dict
     config: str = ""
-    others: list = dataclasses.field(default_factory=list)
-
-
-class Fixed(list):
-    """A list whose elements stay: the configuration of Gemma 4 makes the last layer one that sees all positions."""
-
-    def __setitem__(self, at, value):
-        pass
 
 
 def first(value):
@@ -108,11 +100,8 @@ def llama(of, names):
 
 def mistral3(of, names):
     fields = common(of, names)
-    stretched = fields["rope_parameters"]
-    original = stretched.setdefault("original_max_position_embeddings", of["context_length"])
-    stretched["llama_4_scaling_beta"] = of.get("attention.temperature_scale", 0.0)
-    # Some releases take the factor from the two lengths.
-    fields["max_position_embeddings"] = int(original * stretched.get("factor", 1))
+    fields["rope_parameters"].setdefault("original_max_position_embeddings", of["context_length"])
+    fields["rope_parameters"]["llama_4_scaling_beta"] = of.get("attention.temperature_scale", 0.0)
     return Config("Ministral3", fields | {"sliding_window": None})
 
 
@@ -150,6 +139,8 @@ def gemma4(of, names):
     """key_length is the width of heads in layers without a window. Their rotation covers a part of the head: factors of the others
     are infinite in effect, and Layout reads the part."""
     fields, kinds = common(of, names), layer_types(of, 6)
+    if kinds[-1] != "full_attention":  # transformers would change it
+        raise ValueError("gemma4 with a window in the last layer: not built")
     heads, shared = of["attention.head_count_kv"], of.get("attention.shared_kv_layers", 0)
     heads = heads if isinstance(heads, list) else [heads] * of["block_count"]
     widths = of["feed_forward_length"] if isinstance(of["feed_forward_length"], list) else [of["feed_forward_length"]] * of["block_count"]
@@ -159,13 +150,13 @@ def gemma4(of, names):
         "head_dim": of["attention.key_length_swa"], "global_head_dim": of["attention.key_length"],
         "attention_k_eq_v": f"blk.{full}.attn_v.weight" not in names,
         "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": of.get("final_logit_softcapping"),
-        "sliding_window": of["attention.sliding_window"], "layer_types": Fixed(kinds),
+        "sliding_window": of["attention.sliding_window"], "layer_types": kinds,
         "hidden_size_per_layer_input": of.get("embedding_length_per_layer_input", 0), "vocab_size_per_layer_input": of["vocab_size"],
         "num_kv_shared_layers": shared, "use_double_wide_mlp": shared > 0 and widths[-1] == 2 * widths[0], "enable_moe_block": False,
         "rope_parameters": {
             "full_attention": {**fields["rope_parameters"], "rope_type": "proportional"}, "sliding_attention": local_rope(of, 10000.0),
         },
-    }, "Gemma4TextConfig", [{"layer_types": kinds}])
+    }, "Gemma4TextConfig")
 
 
 def olmo2(of, names):
@@ -176,7 +167,7 @@ def olmo2(of, names):
     fields |= {"sliding_window": of["attention.sliding_window"], "layer_types": layer_types(of, 4)}
     stretched = fields["rope_parameters"]
     each = {"full_attention": stretched, "sliding_attention": local_rope(of, stretched["rope_theta"])}
-    return Config("Olmo3", fields | {"rope_parameters": each}, others=[{"rope_parameters": stretched}])
+    return Config("Olmo3", fields | {"rope_parameters": each})
 
 
 def smollm3(of, names):
@@ -198,9 +189,7 @@ def granite(of, names):
 def exaone4(of, names):
     window = of.get("attention.sliding_window")
     kinds = layer_types(of, 4) if window else ["full_attention"] * of["block_count"]
-    return Config("Exaone4", common(of, names) | {
-        "sliding_window": window, "sliding_window_pattern": 4 if window else None, "layer_types": kinds,
-    })
+    return Config("Exaone4", common(of, names) | {"sliding_window": window, "layer_types": kinds})
 
 
 def seed_oss(of, names):
@@ -210,19 +199,16 @@ def seed_oss(of, names):
 
 
 def phi3(of, names):
-    fields = common(of, names)
-    return Config("Phi3", fields | {
+    return Config("Phi3", common(of, names) | {
         "sliding_window": of.get("attention.sliding_window") or None,
         "original_max_position_embeddings": of.get("rope.scaling.original_context_length", of["context_length"]),
-        "partial_rotary_factor": fields["rope_parameters"].get("partial_rotary_factor", 1.0),
     })
 
 
 def glm4(of, names):
     fields = common(of, names)
-    return Config("Glm4", fields | {
-        "attention_bias": biases(names), "partial_rotary_factor": fields["rope_parameters"].setdefault("partial_rotary_factor", 1.0),
-    })
+    fields["rope_parameters"].setdefault("partial_rotary_factor", 1.0)  # else transformers rotates half a head
+    return Config("Glm4", fields | {"attention_bias": biases(names)})
 
 
 FAMILIES = {each.__name__: each for each in (

@@ -2,8 +2,9 @@
 
 The folder has NAME.gguf with float32 weights, and for each prompt NAME-PROMPT-generated.json and NAME-PROMPT-replayed.json: what
 `millrace generate --json` printed of the prompt and greedy tokens, and of the same prompt computed by decoding; and for each pooling
-NAME-POOLING.jsonl, what `millrace embed` printed of the prompts, the shortest first. Prints three lines a model, `ok` or `FAIL` first, and ends with 1 unless all are ok. Where one fails, tracebacks and places are printed to standard
-error, and NAME-hidden.npz gets transformers' hidden states of the shortest prompt.
+NAME-POOLING.jsonl, what `millrace embed` printed of the prompts, the shortest first. Prints three lines a model, `ok` or `FAIL`
+first, and ends with 1 unless all are ok. Where one fails, tracebacks and places are printed to standard error, and NAME-hidden.npz
+gets transformers' hidden states of the shortest prompt.
 """
 
 import argparse

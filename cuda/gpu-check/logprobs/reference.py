@@ -26,8 +26,8 @@ class Reference:
     implementation; eager is the one that has caps of scores."""
 
     def __init__(self, file, device, attention="sdpa"):
-        if int(transformers.__version__.split(".")[0]) < 5:
-            raise ValueError(f"transformers {transformers.__version__}: want 5 or later, which have rope_parameters")
+        if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 17):
+            raise ValueError(f"transformers {transformers.__version__}: want 5.17 or later, whose configurations are described here")
         self.device, self.layout = device, layout.Layout(file.metadata, file.shapes, file.read)
         with contextlib.nullcontext() if device == "cpu" else torch.device(device):
             self.model = self.build(attention)
@@ -37,17 +37,10 @@ class Reference:
         self.weights = {key: p.data for key, p in self.model.named_parameters()}
 
     def build(self, attention):
-        """Makes the model, by the first fields that this release takes."""
-        of, errors = self.layout.model, []
-        kind, config = getattr(transformers, of.kind + "ForCausalLM"), getattr(transformers, of.config or of.kind + "Config")
-        for other in ({}, *of.others):
-            try:
-                made = config(**copy.deepcopy({**of.fields, **other}))
-                made._attn_implementation = attention
-                return kind(made)
-            except Exception as error:  # the first one says what is wrong with the fields that are wanted
-                errors.append(error)
-        raise errors[0]
+        of = self.layout.model
+        config = getattr(transformers, of.config or of.kind + "Config")(**copy.deepcopy(of.fields))
+        config._attn_implementation = attention
+        return getattr(transformers, of.kind + "ForCausalLM")(config)
 
     @torch.no_grad()
     def fill(self, file):
@@ -79,37 +72,15 @@ class Reference:
         module.out_features, module.in_features = values.shape
 
     def rotate(self):
-        """Sets or compares the frequencies that the file has factors for, and stretches positions where the file says so."""
+        """Sets or compares the frequencies that the file has factors for."""
         decoder, fields = self.model.model, self.layout.model.fields
         want = self.layout.frequencies()
         if want is not None:
             rotary, want = decoder.rotary_emb, torch.from_numpy(want)
             if fields["rope_parameters"]["rope_type"] == "default":
-                for name in ("inv_freq", "original_inv_freq"):
-                    if isinstance(getattr(rotary, name, None), torch.Tensor):
-                        setattr(rotary, name, want.float().to(self.device))
+                rotary.inv_freq = rotary.original_inv_freq = want.float().to(self.device)
             if not torch.allclose(rotary.inv_freq.double().cpu(), want, rtol=1e-5, atol=0):
                 raise ValueError("transformers rotates by other frequencies than the file says")
-        if self.layout.model.kind == "Olmo3" and hasattr(decoder.rotary_emb, "inv_freq"):
-            self.rotate_windows(decoder, fields["rope_parameters"]["sliding_attention"])
-
-    @staticmethod
-    def rotate_windows(decoder, parameters):
-        """Rotates layers with a window by their own parameters, in releases that rotate all layers alike."""
-        config = copy.deepcopy(decoder.config)
-        config.rope_parameters = dict(parameters)
-        rotary = type(decoder.rotary_emb)(config)
-
-        def local(forward):
-            def run(states, *positional, **named):
-                named["position_embeddings"] = rotary(states, named["position_ids"])
-                return forward(states, *positional, **named)
-
-            return run
-
-        for layer, kind in zip(decoder.layers, decoder.config.layer_types):
-            if kind == "sliding_attention":
-                layer.forward = local(layer.forward)
 
     @torch.no_grad()
     def logprobs(self, ids, kind):

@@ -1,6 +1,5 @@
 """Tests of the parts that need neither torch nor a GPU. Run by `python3 -m unittest discover -s cuda/gpu-check/logprobs -p '*_test.py'`."""
 
-import copy
 import json
 import os
 import struct
@@ -12,7 +11,7 @@ import numpy as np
 import gguf_file
 import verdict
 from answer import Answer
-from configs import LLAMA3, LONG, SHORT, Fixed
+from configs import LLAMA3, LONG, SHORT
 from layout import Layout
 
 
@@ -218,7 +217,6 @@ class ConfigTest(unittest.TestCase):
         self.assertEqual(fields["rope_parameters"], {
             "rope_type": "yarn", "rope_theta": 500000, "factor": 16, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
             "mscale": 1, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.25})
-        self.assertEqual(fields["max_position_embeddings"], 512)
 
     def test_lists_of_longrope(self):
         lists = {LONG: np.array([2, 4], np.float32), SHORT: np.array([1, 1.5], np.float32)}
@@ -233,10 +231,13 @@ class ConfigTest(unittest.TestCase):
         want = {"num_key_value_heads": 3, "num_global_key_value_heads": 1, "head_dim": 4, "global_head_dim": 8, "attention_k_eq_v": True}
         self.assertEqual({key: fields[key] for key in want}, want)
 
-    def test_the_last_layer_keeps_its_window(self):
-        kinds = Fixed(["full_attention", "sliding_attention"])
-        kinds[-1] = "full_attention"
-        self.assertEqual(copy.deepcopy(kinds), ["full_attention", "sliding_attention"])
+    def test_gemma4_with_a_window_in_the_last_layer_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "window in the last layer"):
+            Layout(gemma4(**{"attention.sliding_window_pattern": [False, True]}), [])
+
+    def test_glm4_without_a_part_rotates_whole_heads(self):
+        self.assertEqual(self.fields("glm4")["rope_parameters"]["partial_rotary_factor"], 1)
+        self.assertEqual(self.fields("glm4", **{"rope.dimension_count": 4})["rope_parameters"]["partial_rotary_factor"], 0.5)
 
 
 class AnswerTest(unittest.TestCase):
