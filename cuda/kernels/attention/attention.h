@@ -1,7 +1,8 @@
 // attention: causal attention of query rows over the paged key-value cache.
 //
 // The cache is paged as in PagedAttention (Kwon et al., 2023): the block table of a sequence maps its positions to KV
-// blocks of 16 or 32 tokens. A row at position p sees the keys 0 .. p. No kernel stores a score matrix: like
+// blocks of 16 or 32 tokens. A row at position p sees the keys 0 .. p, or the last `window` of them. No kernel stores a
+// score matrix: like
 // FlashAttention (Dao et al., 2022) they walk over tiles of keys with a running softmax, a Part, that is the greatest
 // score so far and the sum of weights relative to it. Two Parts of neighbouring keys are merged by merge() of
 // merge.cuh, and by nothing else.
@@ -24,7 +25,7 @@
 // Row bits must not depend on the batch, the chunking of the prompt or the number of SMs. Therefore keys are cut at
 // absolute positions (chunks of kAttentionChunk for decode, pieces of prefill_plan.h for prefill), partial results are
 // merged in ascending order, and rows of one tile never exchange values. Which block computes what is free, and is
-// chosen for speed.
+// chosen for speed. Chunks and pieces below a window are skipped; those that it cuts are masked.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,11 @@ constexpr int32_t kChunksAGroup = 16;     // partial results that are merged bef
 // width 32.
 bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads);
 
+// First key that a row at `position` sees.
+MR_BOTH_SIDES constexpr int32_t first_seen(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
 struct AttentionArgs {
   Rows rows;
   KvLayout layout;
@@ -59,6 +65,8 @@ struct AttentionArgs {
   int64_t out_stride;        // elements from row to row, even
   Act out_act;               // of out
   const void *keys, *values; // block 0 of the layer
+  float cap = 0;             // > 0: a score, scaled, becomes cap * tanh(score / cap)
+  int32_t window = 0;        // > 0: a row at position p sees the keys max(0, p - window + 1) .. p
 };
 
 // DecodeAttentionArgs: every row is computed by itself, its keys in chunks of kAttentionChunk. The launch depends only

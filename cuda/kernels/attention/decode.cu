@@ -59,7 +59,8 @@ __device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, cons
         static_cast<uint16_t*>(a.common.out)[r * a.common.out_stride + i] = 0;  // of either type
 }
 
-template <class T, int kDim, bool kF8, int kTogether>
+// kRuled: a window or a cap. Other kernels keep their registers.
+template <class T, int kDim, bool kF8, int kTogether, bool kRuled>
 __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode_attention(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
   float* const merged = reinterpret_cast<float*>(memory + kWarps * WarpRoom::kBytes);
   const int warp_merged = p.tile_heads * kMergedRow<kDim>;
   float* const sums = merged + kWarps * warp_merged;
-  Loader<T, kDim, kF8, kTogether> loader(plan, ahead[warp], warp, lane);
+  Loader<T, kDim, kF8, kTogether, kRuled> loader(plan, ahead[warp], warp, lane);
 #pragma unroll 1
   for (int waited = 0; waited < 2; ++waited) {
     if (waited) grid_wait();
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
   const auto place_of = [&](const Item& item, int32_t chunk) { return division.first[item.row] + item.unit + chunk - item.chunk0; };
   for (int at_hand = 0;; at_hand ^= 1) {
     const Item& item = items[at_hand];
-    const int32_t position = item.position;
+    const int32_t position = item.position, low = kRuled ? item.low : 0;
     for (int32_t chunk = item.chunk0; chunk < item.chunk1; ++chunk) {
       float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // of heads 2t and 2t + 1; sums of this lane's keys
       float out[kDim / 16][4];
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
 #pragma unroll 1
       for (int s = 0; s < kSteps; s += kTogether) {
         const auto key_of = [&](int j) { return chunk * kAttentionChunk + 16 * (warp + kWarps * (s + j)); };
-        const auto seen = [&](int j) { return key_of(j) <= position; };
+        const auto seen = [&](int j) { return key_of(j) <= position && (!kRuled || key_of(j) + 15 >= low); };
         float scores[kTogether][4], greatest[kTogether][2], decays[kTogether][2];
         [[maybe_unused]] float key_scale[kTogether][2], value_scale[kTogether][2];  // of keys g and g + 8
         copies_wait<1>();  // all but the last group, which loads values
@@ -147,8 +148,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
 #pragma unroll
             for (int i = 0; i < 4; ++i) x[i] *= key_scale[j][i / 2];
 #pragma unroll
-          for (int i = 0; i < 4; ++i)  // rows g, g + 8; columns 2t, 2t + 1
-            x[i] = key_of(j) + g + 8 * (i / 2) <= position ? x[i] * p.scale_log2 : -INFINITY;
+          for (int i = 0; i < 4; ++i) {  // rows g, g + 8; columns 2t, 2t + 1
+            const int32_t key = key_of(j) + g + 8 * (i / 2);
+            if constexpr (kRuled)
+              if (p.cap_scale != 0) x[i] = capped(x[i], p.cap_scale);
+            x[i] = key <= position && (!kRuled || key >= low) ? x[i] * p.scale_log2 : -INFINITY;
+          }
 #pragma unroll
           for (int c = 0; c < 2; ++c) greatest[j][c] = column_max(fmaxf(x[c], x[c + 2]));
         }
@@ -262,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Launches with kTogether steps at once. fits: whether a block may have the memory; if not, nothing is launched.
-template <class T, int kDim, bool kF8, int kTogether>
+template <class T, int kDim, bool kF8, int kTogether, bool kRuled>
 cudaError_t run_together(Params p, const Stream& on, bool* fits) {
   int most = 0, an_sm = 0;
   cudaError_t error = shared_limit(&most);
@@ -283,7 +288,7 @@ cudaError_t run_together(Params p, const Stream& on, bool* fits) {
   const int bytes = bytes_of(p.tile_heads);
   // Reserve for the largest tile: the limit belongs to the kernel, and runners of other models launch it from other
   // threads.
-  error = reserve_shared(decode_attention<T, kDim, kF8, kTogether>, bytes_of(most_heads));
+  error = reserve_shared(decode_attention<T, kDim, kF8, kTogether, kRuled>, bytes_of(most_heads));
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
@@ -291,17 +296,19 @@ cudaError_t run_together(Params p, const Stream& on, bool* fits) {
   const int resident = std::max(1, std::min(kBlocksAnSm<kDim, kTogether>, an_sm / (bytes + kOwnShared)));
   const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * resident);
   return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes),
-                decode_attention<T, kDim, kF8, kTogether>, p);
+                decode_attention<T, kDim, kF8, kTogether, kRuled>, p);
 }
 
 template <class T, int kDim, bool kF8>
 cudaError_t run(const Params& p, const Stream& on) {
   bool fits = false;
+  // A window leaves few chunks, so that several steps at once gain little.
+  if (p.cap_scale != 0 || p.args.common.window > 0) return run_together<T, kDim, kF8, kShallow, true>(p, on, &fits);
   if (p.args.count <= kFewRows) {
-    const cudaError_t error = run_together<T, kDim, kF8, kDeep<kDim>>(p, on, &fits);
+    const cudaError_t error = run_together<T, kDim, kF8, kDeep<kDim>, false>(p, on, &fits);
     if (error != cudaSuccess || fits) return error;
   }
-  return run_together<T, kDim, kF8, kShallow>(p, on, &fits);
+  return run_together<T, kDim, kF8, kShallow, false>(p, on, &fits);
 }
 
 }  // namespace
@@ -328,13 +335,15 @@ int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, in
 cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
   if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.count < 0 || args.count > kMaxDecodeRows ||
-      args.plan.capacity < 1 || args.sm_count < 1 || !(c.scale > 0) || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      args.plan.capacity < 1 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
       (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   Params p;
   p.args = args;
-  p.scale_log2 = c.scale * 1.44269504f;
+  const ScoreRule rule(c.scale, c.cap);
+  p.scale_log2 = rule.scale_log2;
+  p.cap_scale = rule.cap_scale;
   p.group = c.heads / c.layout.kv_heads;
   p.tile_heads = p.tiles = 0;  // set by run_together
   const int64_t parts = static_cast<int64_t>(args.plan.capacity) * c.heads;

@@ -40,7 +40,7 @@ struct Ahead {
 // Loader walks through a warp's steps of all chunks of all items of the block, kTogether at a time. Block ids are
 // loaded one chunk ahead of the keys that they locate. After fetch_keys and fetch_values of a round, the caller must
 // call advance.
-template <class T, int kDim, bool kF8, int kTogether>
+template <class T, int kDim, bool kF8, int kTogether, bool kRuled>
 struct Loader {
   typedef std::conditional_t<kF8, uint8_t, T> Element;
 
@@ -49,6 +49,7 @@ struct Loader {
   const int warp, lane;
   // The current round; position -1: none.
   int32_t position, kv_head, chunk, step, ids;  // ids: lane s has the block of step s
+  [[maybe_unused]] int32_t low;
   int32_t ahead_ids;
 
   // `a` must be at the block's first item.
@@ -73,6 +74,7 @@ struct Loader {
   __device__ __forceinline__ void next_chunk() {
     static_assert(kSteps <= 32 && kSteps % kTogether == 0, "a lane keeps the block id of a step");
     position = ahead.item.position;
+    if constexpr (kRuled) low = ahead.item.low;
     kv_head = ahead.item.kv_head;
     chunk = ahead.chunk;
     ids = ahead_ids;
@@ -101,6 +103,8 @@ struct Loader {
   __device__ __forceinline__ bool fetched(int j, Fetch which) const {
     const int32_t key = key_of(chunk, step + j), rows = plan.p.args.step_rows;
     if (key > position) return false;
+    if constexpr (kRuled)
+      if (key + 15 < low) return false;
     return which == Fetch::all || (rows > 0 && key + 16 <= position + 1 - rows) == (which == Fetch::old);
   }
 

@@ -17,7 +17,7 @@ constexpr int32_t kUndivided = 2;
 
 struct Params {
   DecodeAttentionArgs args;
-  float scale_log2;
+  float scale_log2, cap_scale;  // see ScoreRule
   int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
   // Workspace: partial results by unit and query head, and counters by kv head and tile.
   float* out;           // (capacity, heads, padded_dim): sum of weighted values
@@ -74,7 +74,7 @@ struct Plan {
 // its own.
 struct Item {
   int32_t index;                  // of its first unit among all
-  int32_t row, position, column;
+  int32_t row, position, low, column;  // low: the first key that the row sees
   int32_t unit, count, units;     // units [unit, unit + count) of the row's
   int32_t kv_head, head0, heads;  // query heads [head0, head0 + heads)
   int32_t chunk0, chunk1;         // chunks of the row
@@ -121,12 +121,14 @@ struct Item {
     begins = within == 0;
     count = min(d.group_units - within, min(units - unit, d.end - index));
     position = d.rows[row].x;
+    low = first_seen(position, plan.p.args.common.window);
     kv_head = column / plan.p.tiles;
     const int32_t tile = column - kv_head * plan.p.tiles;
     head0 = kv_head * plan.p.group + tile * plan.p.tile_heads;
     heads = min(plan.p.tile_heads, plan.p.group - tile * plan.p.tile_heads);
-    chunk0 = unit * d.span;
-    chunk1 = min(position / kAttentionChunk + 1, (unit + count) * d.span);
+    const int32_t first = low / kAttentionChunk;
+    chunk0 = first + unit * d.span;
+    chunk1 = min(position / kAttentionChunk + 1, first + (unit + count) * d.span);
   }
 };
 

@@ -2,6 +2,8 @@
 // functions alone.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/math.cuh"
 
 namespace mr::cuda {
@@ -12,11 +14,14 @@ struct Part {
   float top, sum;
 };
 
+// Returns what scores are relative to. A row that has seen no key has top -infinity, and its weights are 0 and not NaN.
+__device__ __forceinline__ float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
 // Merges `next`, whose keys follow those of `into`, into it. Returns the factors of the weighted values so far, and of
-// those of `next`. Both must have seen at least one key.
+// those of `next`. A Part that has seen no key (top -infinity, sum 0) changes no bit of the other.
 __device__ __forceinline__ float2 merge(Part& into, const Part& next) {
-  const float top = fmaxf(into.top, next.top);
-  const float2 shares = make_float2(exp2_approx(into.top - top), exp2_approx(next.top - top));
+  const float top = fmaxf(into.top, next.top), base = base_of(top);
+  const float2 shares = make_float2(exp2_approx(into.top - base), exp2_approx(next.top - base));
   into.sum = fmaf(next.sum, shares.y, into.sum * shares.x);
   into.top = top;
   return shares;

@@ -28,7 +28,7 @@ template <int kDim>
 constexpr int kSharedRow = kDim * 2 + 16;
 
 // Turns the scores of rows g and g + 8 into weights, 2^(score * scale - top), and rescales `out` if a greater score
-// appeared; scale > 0. At least one score of a row must be finite, or the row must have seen one before.
+// appeared; scale > 0. A row that has seen no key yet gets weights of 0.
 template <int kColumns, int kOut>
 __device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], float scale, RowSoftmax (&row)[2],
                                              float (&out)[kOut][4]) {
@@ -37,13 +37,14 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], float
     float greatest = scores[0][2 * r];
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) greatest = fmaxf(greatest, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
-    const float top = fmaxf(row[r].top, quad_max(greatest) * scale), decay = exp2_approx(row[r].top - top);
+    const float top = fmaxf(row[r].top, quad_max(greatest) * scale), base = base_of(top);
+    const float decay = exp2_approx(row[r].top - base);
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float weight = exp2_approx(fmaf(scores[j][2 * r + i], scale, -top));
+        const float weight = exp2_approx(fmaf(scores[j][2 * r + i], scale, -base));
         scores[j][2 * r + i] = weight;
         sum += weight;
       }

@@ -66,13 +66,16 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   if (rows.packed0 >= rows.packed) return;
   const int32_t packed0 = rows.packed0, packed = rows.packed, head0 = rows.head0, heads = rows.heads;
   const bool alone = item.piece >= 0;
-  int32_t piece = alone ? item.piece : 0, piece_end = prefill_piece_begin(piece + 1);
   const int32_t last_token = min(packed, packed0 + kRows) - 1;
   const int32_t last_seen = rows.first_position + last_token / p.tile_heads;
-  const int32_t longest = alone ? min(last_seen, piece_end - 1) : last_seen;
   const int32_t shortest = rows.first_position + packed0 / p.tile_heads;
-  const int32_t first_key = prefill_piece_begin(piece);
-  if (first_key > longest) return;  // no row of the block sees the piece
+  const int32_t low = first_seen(shortest, c.window), low_of_last = first_seen(last_seen, c.window);
+  const int32_t first_piece = alone ? item.piece : prefill_piece_of(low);
+  int32_t piece = first_piece, piece_end = prefill_piece_begin(piece + 1);
+  const int32_t longest = alone ? min(last_seen, piece_end - 1) : last_seen;
+  if (prefill_piece_begin(piece) > longest) return;  // no row of the block is behind the piece's first key
+  // Tiles below all windows are skipped. If that is all of a piece, its Part stays empty.
+  const int32_t first_key = max(prefill_piece_begin(piece), low / kKeys<kDim> * kKeys<kDim>);
   const int32_t* const table = c.rows.block_ids + c.rows.table[item.row];
 
   const uint32_t queries = shared_address(memory), stages = queries + kRows * kSharedRow<kDim>;
@@ -155,18 +158,19 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
           }
         }
       }
-      const bool masks = next - 1 > shortest;  // some row does not see the whole tile
+      const bool masks = next - 1 > shortest || key < low_of_last;  // some row does not see the whole tile
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         if constexpr (kF8) multiply_scales<T>(scores[b], scales, t);
-        if (masks) mask(scores[b], key, t, rows.position[b], -INFINITY);
+        if (p.cap_scale != 0) cap_scores(scores[b], p.cap_scale);
+        if (masks) mask(scores[b], key, t, rows.position[b], c.window, -INFINITY);
       }
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
         if constexpr (kF8) {
           multiply_scales<T>(scores[b], scales + kScaleSide<kDim>, t);
-          if (masks) mask(scores[b], key, t, rows.position[b], 0.0f);
+          if (masks) mask(scores[b], key, t, rows.position[b], c.window, 0.0f);
         }
       }
       const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
@@ -187,7 +191,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
         }
       }
     }
-    end_piece<T, kDim, kBlocks>(p, rows, piece, alone, softmax, out);
+    end_piece<T, kDim, kBlocks>(p, rows, piece, alone || piece == first_piece, alone, softmax, out);
     if (key > longest) return;
     piece_end = prefill_piece_begin(++piece + 1);
   }
@@ -259,13 +263,15 @@ int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_di
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
   if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.item_count < 0 || args.merge_count < 0 ||
-      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
       (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.item_count == 0) return cudaSuccess;
   Params p;
   p.args = args;
-  p.scale_log2 = c.scale * 1.44269504f;
+  const ScoreRule rule(c.scale, c.cap);
+  p.scale_log2 = rule.scale_log2;
+  p.cap_scale = rule.cap_scale;
   p.group = c.heads / c.layout.kv_heads;
   p.tile_heads = heads_a_tile(p.group);
   p.tiles = tiles_a_group(p.group);

@@ -10,7 +10,7 @@ namespace mr::cuda::prefill {
 
 struct Params {
   PrefillAttentionArgs args;
-  float scale_log2;
+  float scale_log2, cap_scale;       // see ScoreRule
   int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
   int32_t tile_share;                // row * tile_share >> 16 is row / tile_heads for the rows of a tile: no division
   // Workspace: partial results by slot and query head.

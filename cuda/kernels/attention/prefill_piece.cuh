@@ -16,11 +16,11 @@ struct BlockRows {
   int32_t position[kBlocks][2];    // of rows g and g + 8 of the thread's groups
 };
 
-// Ends a piece: writes to the output if a row's keys end here, otherwise to the workspace. alone: the block has this
-// piece of its tile and no other. Resets out and softmax to their state before the first key. All loads of some rows
+// Ends a piece: writes to the output if a row's keys end here, otherwise to the workspace. first: the block has no piece
+// before it. alone: the block has this piece of its tile and no other. Resets out and softmax to their state before the first key. All loads of some rows
 // are issued before the first is used: as many as fit the registers that held the scores.
 template <class T, int kDim, int kBlocks>
-__device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBlocks>& rows, int32_t piece, bool alone,
+__device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBlocks>& rows, int32_t piece, bool first, bool alone,
                                           RowSoftmax (&softmax)[kBlocks][2], float (&out)[kBlocks][kDim / 8][4]) {
   const AttentionArgs& c = p.args.common;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
       sees[b][r] = i < rows.packed && head < rows.heads && position >= prefill_piece_begin(piece);
       at[b][r] = sees[b][r] ? static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head : 0;
     }
-  if (!alone && piece > 0) {
+  if (!first) {
     float2 shares[kBlocks][2];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)

@@ -140,14 +140,26 @@ __device__ __forceinline__ void multiply_scales(float (&x)[kColumns][4], uint32_
   }
 }
 
-// Overwrites the columns that a row does not see.
 template <int kColumns>
-__device__ __forceinline__ void mask(float (&x)[kColumns][4], int32_t key, int t, const int32_t (&position)[2], float value) {
+__device__ __forceinline__ void cap_scores(float (&x)[kColumns][4], float cap_scale) {
 #pragma unroll
   for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (key + 8 * n + 2 * t + i % 2 > position[i / 2]) x[n][i] = value;
+    for (int i = 0; i < 4; ++i) x[n][i] = capped(x[n][i], cap_scale);
+}
+
+// Overwrites the columns of keys that rows at these positions do not see.
+template <int kColumns>
+__device__ __forceinline__ void mask(float (&x)[kColumns][4], int32_t key, int t, const int32_t (&position)[2], int32_t window,
+                                     float value) {
+  const int32_t low[2] = {first_seen(position[0], window), first_seen(position[1], window)};
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int32_t column = key + 8 * n + 2 * t + i % 2;
+      if (column > position[i / 2] || column < low[i / 2]) x[n][i] = value;
+    }
 }
 
 }  // namespace mr::cuda::prefill

@@ -45,6 +45,7 @@ struct UnitSchedule {
 struct Unit {
   PrefillItem item;
   int32_t kv_head, head0, heads;  // query heads [head0, head0 + heads)
+  int32_t low;                    // the first key that a row sees
 
   __device__ __forceinline__ Unit(const Params& p, int32_t unit) {
     const int32_t i = unit / p.columns(), column = unit % p.columns(), tile = column % p.tiles;
@@ -52,10 +53,15 @@ struct Unit {
     kv_head = column / p.tiles;
     head0 = kv_head * p.group + tile * p.tile_heads;
     heads = min(p.tile_heads, p.group - tile * p.tile_heads);
+    low = first_seen(item.position, p.args.common.window);
   }
   __device__ __forceinline__ bool alone() const { return item.piece >= 0; }
-  __device__ __forceinline__ int32_t first_piece() const { return max(item.piece, 0); }
-  __device__ __forceinline__ int32_t first_key() const { return prefill_piece_begin(first_piece()); }
+  __device__ __forceinline__ int32_t first_piece() const { return alone() ? item.piece : prefill_piece_of(low); }
+  // Tiles below all windows are skipped, but for the last: the pipeline wants one tile of every piece.
+  __device__ __forceinline__ int32_t first_key() const {
+    const int32_t seen = min(low, last_key()) / kTileKeys * kTileKeys;
+    return max(prefill_piece_begin(first_piece()), seen);
+  }
   // Returns the last key that a row sees in the unit's pieces. There is one, because an item has only pieces that its
   // last row sees.
   __device__ __forceinline__ int32_t last_key() const {

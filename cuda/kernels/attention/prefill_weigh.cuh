@@ -12,24 +12,24 @@ namespace mr::cuda::prefill {
 // RowPair is the two rows of a thread.
 struct RowPair {
   int32_t position[2];
-  int32_t shortest;  // the least position of the warp's rows
+  int32_t shortest;  // the least position of the warp's 16 rows
 };
 
 // Masks the scores of keys that rows do not see.
-__device__ __forceinline__ void mask_scores(float (&scores)[64], int32_t key, int32_t t, const RowPair& rows) {
+__device__ __forceinline__ void mask_scores(float (&scores)[64], int32_t key, int32_t t, const RowPair& rows, int32_t window) {
 #pragma unroll
   for (int32_t r = 0; r < 2; ++r) {
-    const int32_t last = rows.position[r] - key - 2 * t;
+    const int32_t last = rows.position[r] - key - 2 * t, first = first_seen(rows.position[r], window) - key - 2 * t;
 #pragma unroll
     for (int32_t j = 0; j < 16; ++j)
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i)
-        if (8 * j + i > last) scores[4 * j + 2 * r + i] = -INFINITY;
+        if (8 * j + i > last || 8 * j + i < first) scores[4 * j + 2 * r + i] = -INFINITY;
   }
 }
 
 // Turns scores into weights, 2^(score * scale - top); earlier sums must be multiplied by `decay`. scale > 0.
-// For a row that has seen no key yet they are NaN.
+// A row that has seen no key yet gets weights of 0.
 __device__ __forceinline__ void weigh_tile(float (&scores)[64], float scale, RowSoftmax (&row)[2], float (&decay)[2]) {
 #pragma unroll
   for (int32_t r = 0; r < 2; ++r) {
@@ -37,14 +37,15 @@ __device__ __forceinline__ void weigh_tile(float (&scores)[64], float scale, Row
 #pragma unroll
     for (int32_t j = 0; j < 16; ++j) greatest = fmaxf(greatest, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
     const float top = fmaxf(row[r].top, quad_max(greatest) * scale);
-    decay[r] = exp2_approx(row[r].top - top);
+    const float base = base_of(top);
+    decay[r] = exp2_approx(row[r].top - base);
     float sum = 0;
 #pragma unroll
     for (int32_t j = 0; j < 16; ++j)
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
         float& score = scores[4 * j + 2 * r + i];
-        score = exp2_approx(fmaf(score, scale, -top));
+        score = exp2_approx(fmaf(score, scale, -base));
         sum += score;
       }
     row[r].sum = fmaf(row[r].sum, decay[r], sum);

@@ -84,7 +84,13 @@ struct Consumer {
   __device__ __forceinline__ void fresh(State& s) const { s.softmax[0] = s.softmax[1] = RowSoftmax{-INFINITY, 0.0f}; }
 
   __device__ __forceinline__ void weigh(State& s, float (&scores)[64], int32_t key) const {
-    if (key + kTileKeys - 1 > s.rows.shortest) mask_scores(scores, key, lane % 4, s.rows);
+    if (p.cap_scale != 0) {
+#pragma unroll
+      for (float& score : scores) score = capped(score, p.cap_scale);
+    }
+    const int32_t window = p.args.common.window;
+    if (key + kTileKeys - 1 > s.rows.shortest || key < first_seen(s.rows.shortest + 15, window))
+      mask_scores(scores, key, lane % 4, s.rows, window);
     weigh_tile(scores, p.scale_log2, s.softmax, s.decay);
   }
 

@@ -17,7 +17,8 @@ namespace {
 using namespace prefill;
 
 struct Case {
-  int32_t heads, kv_heads, dim, block_size;
+  int32_t heads, kv_heads, dim, block_size, window = 0;
+  float cap = 0;
 };
 
 template <class T>
@@ -68,18 +69,20 @@ struct Problem {
     const int32_t kv = head / (c.heads / c.kv_heads), position = prefix + row;
     std::vector<double> weight, out(static_cast<size_t>(c.dim));
     double top = -INFINITY, sum = 0;
-    for (int32_t p = 0; p <= position; ++p) {
+    const int32_t low = first_seen(position, c.window);
+    for (int32_t p = low; p <= position; ++p) {
       double dot = 0;
       for (int32_t d = 0; d < c.dim; ++d)
         dot += static_cast<double>(value_of<T>(queries[static_cast<size_t>((row * c.heads + head) * layout.padded_dim + d)])) *
                static_cast<double>(value_of<T>(keys[at(p, kv, d)]));
-      weight.push_back(dot * scale());
+      const double score = dot * scale(), cap = static_cast<double>(c.cap);
+      weight.push_back(c.cap > 0 ? cap * std::tanh(score / cap) : score);
       top = std::max(top, weight.back());
     }
     for (double& w : weight) sum += w = std::exp(w - top);
-    for (int32_t p = 0; p <= position; ++p)
+    for (int32_t p = low; p <= position; ++p)
       for (int32_t d = 0; d < c.dim; ++d)
-        out[static_cast<size_t>(d)] += weight[static_cast<size_t>(p)] / sum * static_cast<double>(value_of<T>(values[at(p, kv, d)]));
+        out[static_cast<size_t>(d)] += weight[static_cast<size_t>(p - low)] / sum * static_cast<double>(value_of<T>(values[at(p, kv, d)]));
     return out;
   }
 
@@ -107,7 +110,10 @@ struct Problem {
     a.out = out.data();
     a.out_stride = stride;
     a.out_act = layout.act;
-    p.scale_log2 = static_cast<float>(scale()) * 1.44269504f;
+    a.window = c.window;
+    const ScoreRule rule(static_cast<float>(scale()), c.cap);
+    p.scale_log2 = rule.scale_log2;
+    p.cap_scale = rule.cap_scale;
     p.group = group;
     p.tile_heads = tile_heads;
     p.tiles = tiles;
@@ -191,6 +197,15 @@ TEST(EmulatedAttention, IsTheSameAcrossCutsOfKeys) {
   expect_same<__nv_bfloat16>({4, 1, 64, 16}, 1010, 30);
   expect_same<__half>({4, 1, 64, 32}, 2040, 20);
   expect_same<__nv_bfloat16>({8, 1, 128, 16}, 1023, 2);
+}
+
+TEST(EmulatedAttention, SeesWhatAWindowAndACapLeave) {
+  expect_same<__half>({4, 1, 64, 16, 1}, 0, 40);
+  expect_same<__nv_bfloat16>({4, 1, 64, 16, 100}, 90, 140);
+  expect_same<__half>({2, 1, 128, 32, 24, 30.0f}, 1000, 60);
+  expect_same<__nv_bfloat16>({16, 2, 64, 16, 300, 5.0f}, 1200, 30);
+  expect_same<__half>({1, 1, 64, 16, 0, 2.0f}, 5, 150);
+  expect_same<__nv_bfloat16>({4, 1, 64, 16, 20}, 2030, 50);
 }
 
 }  // namespace
