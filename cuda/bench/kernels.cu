@@ -165,10 +165,11 @@ void decode(int32_t rows, int32_t length, int32_t sm_count, Kv kv) {
   begin.nan_flags = scratch + rows;
   begin.history = history;
   begin.history_stride = length;
-  begin.plan = DecodePlan{scratch + 2 * rows, scratch + 3 * rows + 2, capacity};
+  begin.plan_count = 1;
+  begin.plans[0] = DecodePlan{scratch + 2 * rows, scratch + 3 * rows + 2, capacity};
   MUST(launch_begin(begin, Stream{}));
   const double us = time_of([&](int i, const Stream& on) {
-    return launch_decode_attention({s.layer(i), rows, begin.plan, workspace, sm_count, rows}, on);
+    return launch_decode_attention({s.layer(i), rows, begin.plans[0], workspace, sm_count, rows}, on);
   });
   const double head = kv == Kv::kF8 ? kDim + 4 : 2 * kDim;
   line(kv == Kv::kF8 ? "decode attention, f8" : "decode attention", rows, length, us, 2.0 * rows * length * kKvHeads * head, 0);

@@ -54,20 +54,23 @@ void measure(Device& device, cudaStream_t stream, uint8_t* pool, uint8_t* host, 
   for (const bool out : {true, false}) {
     std::vector<BlockCopy> copies;
     for (int64_t i = 0; i < count; ++i) {
-      uint8_t* const near = pool + i * 2654435761 % kPool * plane;  // scattered blocks
-      uint8_t* const far = host + i * block;
-      copies.push_back(out ? BlockCopy{near, far, stride, plane} : BlockCopy{far, near, plane, stride});
+      const BlockSide near{pool, i * 2654435761 % kPool}, far{host + i * block, -1};  // scattered blocks
+      copies.push_back(out ? BlockCopy{near, far} : BlockCopy{far, near});
     }
     const Memory list = device.ledger.allocate(copies.size() * sizeof(BlockCopy), MR_PURPOSE_WORKSPACE);
     device.transfers.upload(list.data(), copies.data(), copies.size() * sizeof(BlockCopy));
     const double kernel = rate_of(stream, bytes, [&] {
-      CUDA_CHECK(launch_block_copies({list.as<BlockCopy>(), count, planes, plane}, {stream, false}));
+      CUDA_CHECK(launch_block_copies({list.as<BlockCopy>(), count, {planes, plane, 0, stride, 0}}, {stream, false}));
     });
     const double each = rate_of(stream, bytes, [&] {
-      for (const BlockCopy& copy : copies)
-        CUDA_CHECK(cudaMemcpy2DAsync(copy.dst, static_cast<size_t>(copy.dst_stride), copy.src, static_cast<size_t>(copy.src_stride),
-                                     static_cast<size_t>(plane), static_cast<size_t>(planes),
+      for (const BlockCopy& copy : copies) {
+        const BlockSide &near = out ? copy.src : copy.dst, &far = out ? copy.dst : copy.src;
+        uint8_t* const in_pool = near.base + near.block * plane;
+        const size_t pool_stride = static_cast<size_t>(stride), host_stride = static_cast<size_t>(plane);
+        CUDA_CHECK(cudaMemcpy2DAsync(out ? far.base : in_pool, out ? host_stride : pool_stride, out ? in_pool : far.base,
+                                     out ? pool_stride : host_stride, static_cast<size_t>(plane), static_cast<size_t>(planes),
                                      out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));
+      }
     });
     const double roof = rate_of(stream, bytes, [&] {
       const size_t size = static_cast<size_t>(count) * static_cast<size_t>(block);

@@ -22,6 +22,7 @@
 #include "src/error.h"
 #include "src/model.h"
 #include "src/runner.h"
+#include "tests/uniform.h"
 
 namespace {
 

@@ -1,10 +1,12 @@
-// begin: the first kernel of every step. One thread for each row and pair of rotated dims computes the RoPE table; the
-// threads of pair 0 also resolve their row's token and write it into the history. Block 0 plans decode attention. The
-// first thread counts the step.
+// begin: the first kernel of every step. Grid row y has rotation y and plan y. One thread for each row and pair of
+// rotated dims computes the RoPE table; in grid row 0 the threads of pair 0 also resolve their row's token and write it
+// into the history. The first block of a grid row plans decode attention. The first thread counts the step.
 //
-// rope_table (count, rope_dims) f32: cosines of position * frequencies[i] in [0, rope_dims/2), then sines, both
-// computed in double and rounded once. The rows of a step have distinct positions in their slots, so no two threads
+// table (count, dims) f32: cosines of position * frequencies[i] in [0, dims/2), then sines, both computed in double,
+// multiplied by the magnitude and rounded once. The rows of a step have distinct positions in their slots, so no two threads
 // write one address.
+#include <algorithm>
+
 #include "kernels/attention/attention.h"
 #include "kernels/math.cuh"
 #include "kernels/rows.h"
@@ -16,11 +18,14 @@ constexpr int kThreads = 256;
 static_assert(kThreads >= kMaxDecodeRows, "one thread a decode row plans");
 
 // first = exclusive sums of the rows' units. A unit is one chunk or, if these do not fit the workspace, one group.
-__device__ void plan_decode(const BeginArgs& a) {
+__device__ void plan_decode(const BeginArgs& a, const DecodePlan& plan, int32_t window) {
   __shared__ int32_t sums[kThreads];
   const int r = threadIdx.x;
   int32_t chunks = 0;
-  if (r < a.decode_rows && a.rows.slot[r] >= 0) chunks = a.rows.position[r] / kAttentionChunk + 1;
+  if (r < a.decode_rows && a.rows.slot[r] >= 0) {
+    const int32_t position = a.rows.position[r];
+    chunks = position / kAttentionChunk - first_seen(position, window) / kAttentionChunk + 1;
+  }
   for (int32_t span = 1;; span = kChunksAGroup) {
     const int32_t units = (chunks + span - 1) / span;
     sums[r] = units;
@@ -31,12 +36,12 @@ __device__ void plan_decode(const BeginArgs& a) {
       sums[r] += before;
       __syncthreads();
     }
-    const bool fits = sums[kThreads - 1] <= a.plan.capacity;
+    const bool fits = sums[kThreads - 1] <= plan.capacity;
     if (fits || span == kChunksAGroup) {
-      if (r < a.decode_rows) a.plan.first[r + 1] = sums[r];
+      if (r < a.decode_rows) plan.first[r + 1] = sums[r];
       if (r == 0) {
-        a.plan.first[0] = 0;
-        *a.plan.span = span;
+        plan.first[0] = 0;
+        *plan.span = span;
       }
       return;
     }
@@ -57,36 +62,45 @@ __device__ void resolve(const BeginArgs& a, int32_t row) {
   if (slot >= 0) a.history[slot * a.history_stride + a.rows.position[row]] = token;
 }
 
-__global__ void __launch_bounds__(kThreads) begin_rows(BeginArgs a) {
+__global__ void __launch_bounds__(kThreads) begin_rows(const __grid_constant__ BeginArgs a) {
   grid_wait();
   grid_trigger();
-  const int32_t half = a.rope_dims / 2, width = half > 0 ? half : 1;
+  const int32_t y = static_cast<int32_t>(blockIdx.y);
+  const int32_t half = y < a.rope_count ? a.ropes[y].dims / 2 : 0, width = half > 0 ? half : 1;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int32_t row = static_cast<int32_t>(i / width), pair = static_cast<int32_t>(i % width);
   if (row < a.count) {
-    if (pair == 0) resolve(a, row);
+    if (y == 0 && pair == 0) resolve(a, row);
     if (half > 0) {
+      const BeginRope& rope = a.ropes[y];
       double sine, cosine;
-      sincos_f64(static_cast<double>(a.rows.position[row]) * a.frequencies[pair], &sine, &cosine);
-      float* const rope_table = a.rope_table + static_cast<int64_t>(row) * a.rope_dims;
-      rope_table[pair] = static_cast<float>(cosine);
-      rope_table[half + pair] = static_cast<float>(sine);
+      sincos_f64(static_cast<double>(a.rows.position[row]) * rope.frequencies[pair], &sine, &cosine);
+      const double magnitude = static_cast<double>(rope.magnitude);
+      float* const table = rope.table + static_cast<int64_t>(row) * rope.dims;
+      table[pair] = static_cast<float>(cosine * magnitude);
+      table[half + pair] = static_cast<float>(sine * magnitude);
     }
   }
-  if (i == 0 && a.step != nullptr) ++*a.step;
-  if (blockIdx.x == 0 && a.plan.first != nullptr) plan_decode(a);
+  if (y == 0 && i == 0 && a.step != nullptr) ++*a.step;
+  if (blockIdx.x == 0 && y < a.plan_count) plan_decode(a, a.plans[y], a.windows[y]);
 }
 
 }  // namespace
 
 cudaError_t launch_begin(const BeginArgs& args, const Stream& on) {
   if (args.count < 0 || args.decode_rows < 0 || args.decode_rows > args.count || args.decode_rows > kMaxDecodeRows ||
-      args.rope_dims < 0 || args.rope_dims % 2 != 0)
+      args.rope_count < 0 || args.rope_count > kMostRopes || args.plan_count < 0 || args.plan_count > kMostKinds)
     return cudaErrorInvalidValue;
+  int64_t width = 1;
+  for (int32_t i = 0; i < args.rope_count; ++i) {
+    const int32_t dims = args.ropes[i].dims;
+    if (dims < 0 || dims % 2 != 0) return cudaErrorInvalidValue;
+    width = std::max(width, int64_t{dims / 2});
+  }
   if (args.count == 0) return cudaSuccess;
-  const int64_t width = args.rope_dims > 0 ? args.rope_dims / 2 : 1;
   const int64_t blocks = (args.count * width + kThreads - 1) / kThreads;
-  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, begin_rows, args);
+  const int32_t rows = std::max({1, args.rope_count, args.plan_count});
+  return launch(on, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(rows)), dim3(kThreads), 0, begin_rows, args);
 }
 
 void rope_frequencies(int32_t dims, float base, float scale, const double* divisors, double* frequencies) {

@@ -75,9 +75,20 @@ __global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
   if (!place<n>(a.rows, a.dim, &row, &column)) return;
   float gate[n], up[n];
   load_many<n>(static_cast<const X*>(a.gate) + row * a.in_stride + column, gate);
-  load_many<n>(static_cast<const X*>(a.up) + row * a.in_stride + column, up);
-  for (int i = 0; i < n; ++i) gate[i] = silu_f32(gate[i]) * up[i] * a.scale;
+  load_many<n>(static_cast<const X*>(a.up) + row * a.up_stride + column, up);
+  for (int i = 0; i < n; ++i) gate[i] = (a.gelu ? gelu_f32(gate[i]) : silu_f32(gate[i])) * up[i] * a.scale;
   store_many<n>(static_cast<T*>(a.out) + row * a.out_stride + column, gate);
+}
+
+__global__ void __launch_bounds__(kThreads) scale_rows(ScaleArgs a) {
+  grid_wait();
+  grid_trigger();
+  int64_t row;
+  int32_t column;
+  if (!place<1>(a.rows, a.dim, &row, &column)) return;
+  float& x = a.x[row * a.stride + column];
+  const float y = x * a.scale;
+  x = a.cap == 0 ? y : a.cap * tanhf(y / a.cap);
 }
 
 template <class T>
@@ -107,13 +118,19 @@ cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on) {
 cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on) {
   if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const bool four = args.dim % 4 == 0 && args.in_stride % 4 == 0 && args.out_stride % 4 == 0;
+  const bool four = (args.dim | args.in_stride | args.up_stride | args.out_stride) % 4 == 0;
   const dim3 grid = blocks_for(static_cast<int64_t>(args.rows) * args.dim / (four ? 4 : 1));
   return with_act(args.act, [&](auto element) {
     typedef decltype(element) T;
     if (args.in_is_f32) return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4, float, T> : swiglu<1, float, T>, args);
     return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4, T, T> : swiglu<1, T, T>, args);
   });
+}
+
+cudaError_t launch_scale(const ScaleArgs& args, const Stream& on) {
+  if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  return launch(on, blocks_for(static_cast<int64_t>(args.rows) * args.dim), dim3(kThreads), 0, scale_rows, args);
 }
 
 cudaError_t launch_to_act(const ToActArgs& args, const Stream& on) {

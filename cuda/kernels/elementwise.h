@@ -21,19 +21,29 @@ struct AddResidualArgs {
 };
 cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on);
 
-// out[r, i] = silu(gate[r, i]) * up[r, i] * scale, computed in f32. gate, up: f32 or the activation type; out:
+// out[r, i] = activation(gate[r, i]) * up[r, i] * scale, computed in f32. gate, up: f32 or the activation type; out:
 // activation type.
 struct SwigluArgs {
   const void* gate;     // (rows, dim), row stride in_stride
-  const void* up;       // the same shape
+  const void* up;       // (rows, dim), row stride up_stride
   bool in_is_f32;
   Act act;
   void* out;            // (rows, dim), row stride out_stride
   int32_t rows, dim;
-  int64_t in_stride, out_stride;  // elements
+  int64_t in_stride, up_stride, out_stride;  // elements
   float scale = 1;
+  bool gelu = false;  // GELU in its tanh form, and not SiLU
 };
 cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on);
+
+// x[r, i] = cap * tanh(x[r, i] * scale / cap), or x * scale if cap is 0.
+struct ScaleArgs {
+  float* x;        // (rows, dim), row stride `stride` in elements
+  int32_t rows, dim;
+  int64_t stride;
+  float scale, cap;
+};
+cudaError_t launch_scale(const ScaleArgs& args, const Stream& on);
 
 // out = x in the activation type, to nearest even; beyond the largest f16 number it becomes infinity.
 struct ToActArgs {

@@ -163,6 +163,11 @@ __device__ __forceinline__ float exp_f32(float x) {
 
 __device__ __forceinline__ float silu_f32(float x) { return x / (1.0f + exp_f32(-x)); }
 
+// GELU in its tanh form: x / (1 + e^-u), u = 2 sqrt(2/pi) (x + 0.044715 x^3).
+__device__ __forceinline__ float gelu_f32(float x) {
+  return x / (1.0f + exp_f32(-1.59576912f * fmaf(0.044715f * x * x, x, x)));
+}
+
 // 2^x by the hardware's approximation (2 ulp); subnormal results are 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

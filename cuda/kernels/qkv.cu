@@ -12,6 +12,7 @@
 
 #include "kernels/act.cuh"
 #include "kernels/f8.cuh"
+#include "kernels/math.cuh"
 #include "kernels/qkv.h"
 #include "millrace/engine.h"
 
@@ -31,6 +32,10 @@ template <int count>
 struct Pairs {
   float x[count], y[count];
 };
+
+__host__ __device__ __forceinline__ int32_t heads_in(const FinishQkvArgs& a) {
+  return a.heads + (a.queries_only ? 0 : 2 * a.layout.kv_heads);
+}
 
 enum class Part { query, key, value };
 __device__ __forceinline__ Part part_of(const FinishQkvArgs& a, int32_t head) {
@@ -59,6 +64,7 @@ __device__ __forceinline__ bool apart(const FinishQkvArgs& a, int32_t p) { retur
 template <class X, bool by_two, int count>
 __device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim;
+  if (a.value_is_key && part_of(a, head) == Part::value) head -= a.layout.kv_heads;
   const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head) * dim;
   if constexpr (by_two) {
 #pragma unroll
@@ -132,6 +138,10 @@ __device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, f
   }
 }
 
+__device__ __forceinline__ float temperature_of(const FinishQkvArgs& a, int32_t position) {
+  return static_cast<float>(1 + static_cast<double>(a.temperature_scale) * log_f64(1 + position / a.temperature_length));
+}
+
 template <class T, bool f8, bool by_two, int count>
 __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs<count>& rope_table,
                                             int32_t head, int lane, Pairs<count>& v) {
@@ -139,7 +149,7 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
   const Part part = part_of(a, head);
   if (part != Part::query && place.slot < 0) return;
   const int32_t own = head - (part == Part::query ? 0 : a.heads) - (part == Part::value ? a.layout.kv_heads : 0);
-  const float* const bias = part == Part::query ? a.q_bias : part == Part::key ? a.k_bias : a.v_bias;
+  const float* const bias = part == Part::query ? a.q_bias : part == Part::key || a.value_is_key ? a.k_bias : a.v_bias;
   const float* const norm = part == Part::query ? a.q_norm : part == Part::key ? a.k_norm : nullptr;
   if (bias != nullptr && place.slot >= 0)
 #pragma unroll
@@ -148,7 +158,7 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
       if (d.x < dim) v.x[k] += bias[static_cast<int64_t>(own) * dim + d.x];
       if (d.y < dim) v.y[k] += bias[static_cast<int64_t>(own) * dim + d.y];
     }
-  if (norm != nullptr) {
+  if (norm != nullptr || (a.v_norm && part == Part::value)) {
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < count; ++k) sum = fmaf(v.y[k], v.y[k], fmaf(v.x[k], v.x[k], sum));
@@ -156,8 +166,8 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
 #pragma unroll
     for (int k = 0; k < count; ++k) {
       const int2 d = dims_of(a, pair_of(lane, k));
-      if (d.x < dim) v.x[k] = v.x[k] * factor * norm[d.x];
-      if (d.y < dim) v.y[k] = v.y[k] * factor * norm[d.y];
+      if (d.x < dim) v.x[k] = v.x[k] * factor * (norm == nullptr ? 1.0f : norm[d.x]);
+      if (d.y < dim) v.y[k] = v.y[k] * factor * (norm == nullptr ? 1.0f : norm[d.y]);
     }
   }
   if (part != Part::value)
@@ -168,6 +178,11 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
       v.x[k] = x * rope_table.x[k] - y * rope_table.y[k];
       v.y[k] = x * rope_table.y[k] + y * rope_table.x[k];
     }
+  if (part == Part::query && a.temperature_scale != 0 && place.slot >= 0) {
+    const float temperature = temperature_of(a, a.rows.position[place.row]);
+#pragma unroll
+    for (int k = 0; k < count; ++k) v.x[k] *= temperature, v.y[k] *= temperature;
+  }
   const KvLayout& l = a.layout;
   if (part == Part::query) {
     store_head<by_two>(a, static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
@@ -191,7 +206,7 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
     place.block = a.rows.block_ids[a.rows.table[place.row] + position / size];
     place.in_block = position % size;
   }
-  const int32_t all_heads = a.heads + 2 * a.layout.kv_heads, stride = gridDim.y * kWarps, half = a.rope_dims / 2;
+  const int32_t all_heads = heads_in(a), stride = gridDim.y * kWarps, half = a.rope_dims / 2;
   Pairs<count> rope_table;  // cosines and sines
 #pragma unroll
   for (int k = 0; k < count; ++k) {
@@ -212,7 +227,36 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
   }
 }
 
+// Block (row, 0) has Q, block (row, 1) K. Thread t has the elements t, t + kThreads, ...
+constexpr int kNormThreads = 256;
+__global__ void __launch_bounds__(kNormThreads) rows_per_block(const __grid_constant__ NormQkRowsArgs a) {
+  __shared__ float scratch[kNormThreads / 32];
+  grid_wait();
+  grid_trigger();
+  const bool keys = blockIdx.y == 1;
+  float* const x = a.qkv + blockIdx.x * a.stride + (keys ? a.q_width : 0);
+  const int32_t width = keys ? a.k_width : a.q_width;
+  const float* const bias = keys ? a.k_bias : a.q_bias;
+  const float* const norm = keys ? a.k_norm : a.q_norm;
+  float sum = 0;
+  for (int32_t i = threadIdx.x; i < width; i += kNormThreads) {
+    float y = x[i];
+    if (bias != nullptr) x[i] = y += bias[i];
+    if (keys && a.copies_keys) x[width + i] = y;
+    sum = fmaf(y, y, sum);
+  }
+  const float factor = 1.0f / sqrtf(block_sum(sum, scratch) / static_cast<float>(width) + a.eps);
+  for (int32_t i = threadIdx.x; i < width; i += kNormThreads) x[i] = x[i] * factor * norm[i];
+}
+
 }  // namespace
+
+cudaError_t launch_norm_qk_rows(const NormQkRowsArgs& args, const Stream& on) {
+  if (args.rows < 0 || args.q_width < 1 || args.k_width < 0) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(args.rows), args.k_width > 0 ? 2 : 1);
+  return launch(on, grid, dim3(kNormThreads), 0, rows_per_block, args);
+}
 
 cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t dim = args.layout.head_dim;
@@ -221,7 +265,7 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
       (args.rope_style != MR_ROPE_NORM && args.rope_style != MR_ROPE_NEOX))
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  const int32_t all_heads = args.heads + 2 * args.layout.kv_heads;
+  const int32_t all_heads = heads_in(args);
   const int32_t splits = args.count < 512 ? (all_heads + kWarps - 1) / kWarps : 1;
   const dim3 grid(static_cast<unsigned>(args.count), static_cast<unsigned>(splits)), block(32 * kWarps);
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };

@@ -10,10 +10,10 @@
 
 namespace mr::cuda {
 
-// For each row it adds the biases to Q, K and V, norms each head of Q and K if norms are given, and rotates the first
-// rope_dims dims of each head of Q and K by the row's entries of the RoPE table, all in f32. Then it writes Q in the
-// layout's activation type, and K and V in the cache's type to the row's position. Padding rows write zeros to q_out
-// and nothing to the cache.
+// For each row it adds the biases to Q, K and V, norms each head of Q and K if norms are given, rotates the first
+// rope_dims dims of each head of Q and K by the row's entries of the RoPE table, and multiplies Q by the temperature of
+// its position, all in f32. Then it writes Q in the layout's activation type, and K and V in the cache's type to the
+// row's position. Padding rows write zeros to q_out and nothing to the cache.
 struct FinishQkvArgs {
   Rows rows;
   int32_t count;
@@ -30,7 +30,25 @@ struct FinishQkvArgs {
   int64_t q_stride;       // elements from row to row of q_out
   KvLayout layout;
   void *keys, *values;    // block 0 of the layer
+  bool queries_only = false;  // the layer reads another layer's cache: there is no K and no V
+  bool value_is_key = false;  // V is K with its bias, before norm and rotation; qkv has no V
+  bool v_norm = false;        // each head of V is divided by its root mean square
+  // Q of position p is multiplied by 1 + temperature_scale * ln(1 + floor(p / temperature_length)); 0: it is not
+  float temperature_scale = 0;
+  int32_t temperature_length = 0;
 };
 cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on);
+
+// Adds the biases to Q and K and norms each over all its heads, in place. A row's bits depend on that row alone.
+struct NormQkRowsArgs {
+  float* qkv;        // (rows, stride): all heads of Q, of K, of V one after another
+  int64_t stride;    // elements
+  int32_t rows, q_width, k_width;  // k_width 0: there is no K
+  const float *q_bias, *k_bias;    // null if absent
+  const float *q_norm, *k_norm;    // (q_width), (k_width)
+  float eps;
+  bool copies_keys;  // K with its bias is also written to V before its norm
+};
+cudaError_t launch_norm_qk_rows(const NormQkRowsArgs& args, const Stream& on);
 
 }  // namespace mr::cuda

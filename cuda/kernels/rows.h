@@ -26,8 +26,20 @@ struct DecodePlan {
   int32_t capacity;  // units that the workspace of decode attention holds, see decode_attention_capacity
 };
 
+// Rotations, and kinds of attention, that layers of one model may differ in.
+constexpr int32_t kMostRopes = 4, kMostKinds = 4;
+
+// One rotation of every position.
+struct BeginRope {
+  const double* frequencies;  // (dims / 2), from rope_frequencies
+  int32_t dims;
+  float magnitude;            // multiplies cosines and sines
+  float* table;               // (count, dims): cosines of each pair, then sines
+};
+
 // Begins a step: resolves the token ids (-1: the token that the slot sampled last), writes them to the slots'
-// histories, computes the RoPE table of each position, and plans decode attention of the first decode_rows rows.
+// histories, computes the RoPE tables of each position, and plans decode attention of the first decode_rows rows, once
+// for each window.
 struct BeginArgs {
   Rows rows;
   int32_t count;               // rows, padding included
@@ -38,10 +50,11 @@ struct BeginArgs {
   SlotFeed* feeds;             // by slot
   int32_t* history;            // (slots, history_stride)
   int64_t history_stride;
-  const double* frequencies;   // (rope_dims / 2), from rope_frequencies
-  int32_t rope_dims;
-  float* rope_table;                // (count, rope_dims): cosines of each pair, then sines
-  DecodePlan plan;             // first == nullptr: none
+  BeginRope ropes[kMostRopes];
+  int32_t rope_count;
+  DecodePlan plans[kMostKinds];
+  int32_t windows[kMostKinds]; // of each plan; 0 = none
+  int32_t plan_count;
   uint64_t* step = nullptr;    // incremented; null: no counter
 };
 cudaError_t launch_begin(const BeginArgs& args, const Stream& on);

@@ -8,13 +8,15 @@ namespace {
 constexpr float kLargestF16 = 65504;
 
 // Quants of every type enter as f16 exactly; BF16 and F32 weights may pass its range.
-bool suits_f16(const PackedWeight& weight) { return weight.type != kBF16 && weight.type != kF32; }
+bool suits_f16(const PackedWeight& weight) { return weight.data == nullptr || (weight.type != kBF16 && weight.type != kF32); }
 
-// A norm's outputs are bounded by its weights and the square root of the width.
+// A norm's outputs are bounded by its weights and the square root of the width. What enters a product without a norm is not.
 bool suits_f16(const Shard& shard) {
-  const float largest = std::sqrt(static_cast<float>(shard.desc().hidden)) * shard.largest_norm();
-  if (!(largest < kLargestF16) || !suits_f16(shard.head())) return false;
-  for (int32_t i = 0; i < shard.desc().layers; ++i) {
+  const Description& d = shard.desc();
+  const float largest = std::sqrt(static_cast<float>(d.hidden)) * shard.largest_norm();
+  if (!(largest < kLargestF16) || !suits_f16(shard.head()) || d.layer_input_width != 0) return false;
+  for (int32_t i = 0; i < d.layer_count(); ++i) {
+    if ((d.mixer(i).flags & MR_MIX_NO_NORM) != 0 || (d.mlp(i).flags & MR_MLP_NO_NORM) != 0) return false;
     const Layer& l = shard.layer(i);
     for (const PackedWeight* weight : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
       if (!suits_f16(*weight)) return false;

@@ -24,9 +24,8 @@ std::unique_ptr<Pinned> host_memory(Ledger& ledger, uint64_t bytes) {
 
 }  // namespace
 
-Blocks::Blocks(Ledger& ledger, uint8_t* pool, int32_t layers, const mr_runner_config& config, const Sizes& sizes)
-    : ledger_(ledger), pool_(pool), planes_(2 * layers), plane_bytes_(sizes.kv.block_bytes()),
-      stride_(config.kv_blocks * plane_bytes_), host_(config.host_blocks, sizes.kv_block_bytes) {}
+Blocks::Blocks(Ledger& ledger, uint8_t* pool, const mr_runner_config& config, const Sizes& sizes)
+    : ledger_(ledger), pool_(pool), host_(config.host_blocks, sizes.kv_block_bytes) {}
 
 void Blocks::hold(const StepPlan& plan) {
   host_.hold(plan, [this](uint64_t bytes) { return host_memory(ledger_, bytes); });
@@ -42,19 +41,9 @@ bool Blocks::copies(const StepPlan::PreOp& op) {
 }
 
 BlockCopy Blocks::copy_of(const StepPlan::PreOp& op) const {
-  BlockCopy copy{nullptr, nullptr, stride_, stride_};
-  if (op.kind == MR_PRE_BLOCK_IN) {
-    copy.src = host_.block(op.src);
-    copy.src_stride = plane_bytes_;
-  } else {
-    copy.src = in_pool(op.src);
-  }
-  if (op.kind == MR_PRE_BLOCK_OUT) {
-    copy.dst = host_.block(op.dst);
-    copy.dst_stride = plane_bytes_;
-  } else {
-    copy.dst = in_pool(op.dst);
-  }
+  BlockCopy copy{{pool_, op.src}, {pool_, op.dst}};
+  if (op.kind == MR_PRE_BLOCK_IN) copy.src = {host_.block(op.src), -1};
+  if (op.kind == MR_PRE_BLOCK_OUT) copy.dst = {host_.block(op.dst), -1};
   return copy;
 }
 

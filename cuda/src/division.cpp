@@ -37,25 +37,29 @@ RowRange rows_of(int32_t role, int64_t rows, int32_t rank, int32_t ranks) {
   }
 }
 
-void check_division(const UniformShape& desc, int32_t ranks) {
+void check_division(const Description& desc, int32_t ranks) {
   if (ranks == 1) return;
-  if (desc.kv_heads % ranks != 0)
-    fail(MR_UNIMPLEMENTED, "model kv_heads is %d: %d GPUs divide a multiple of %d", desc.kv_heads, ranks, ranks);
   const auto wide = [&](const char* what, int32_t value) {
     if (by_grain(value, 0, ranks).count < 1)
       fail(MR_UNIMPLEMENTED, "model %s is %d: too little for %d GPUs, which take whole %lld of it", what, value, ranks,
            static_cast<long long>(kGrain));
   };
   wide("hidden", desc.hidden);
-  wide("ffn", desc.ffn);
   wide("vocab", desc.vocab);
+  for (int32_t i = 0; i < desc.layer_count(); ++i) {
+    if (desc.mixer(i).kv_heads % ranks != 0)
+      fail(MR_UNIMPLEMENTED, "model layer %d has %d kv_heads: %d GPUs divide a multiple of %d", i, desc.mixer(i).kv_heads, ranks, ranks);
+    wide("MLP width", desc.mlp(i).width);
+  }
 }
 
-UniformShape part_of(const UniformShape& desc, int32_t rank, int32_t ranks) {
-  UniformShape part = desc;
-  part.heads /= ranks;
-  part.kv_heads /= ranks;
-  part.ffn = static_cast<int32_t>(rows_of(MR_ROLE_GATE, desc.ffn, rank, ranks).count);
+Description part_of(const Description& desc, int32_t rank, int32_t ranks) {
+  Description part = desc;
+  for (mr_layer_desc& layer : part.layers) {
+    layer.mixer.heads /= ranks;
+    layer.mixer.kv_heads /= ranks;
+    layer.mlp.width = static_cast<int32_t>(rows_of(MR_ROLE_GATE, layer.mlp.width, rank, ranks).count);
+  }
   return part;
 }
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "millrace/engine.h"
-#include "src/uniform.h"
+#include "cpu/shape.h"
 
 namespace mr::cuda {
 
@@ -24,9 +24,9 @@ bool held_by_all(int32_t role);
 RowRange rows_of(int32_t role, int64_t rows, int32_t rank, int32_t ranks);
 
 // Throws UNIMPLEMENTED naming what cannot be divided, and its value.
-void check_division(const UniformShape& desc, int32_t ranks);
+void check_division(const Description& desc, int32_t ranks);
 
-// A description whose heads, kv_heads and ffn are those of one rank; all else is the model's.
-UniformShape part_of(const UniformShape& desc, int32_t rank, int32_t ranks);
+// A description whose heads, kv_heads and MLP widths are those of one rank; all else is the model's.
+Description part_of(const Description& desc, int32_t rank, int32_t ranks);
 
 }  // namespace mr::cuda

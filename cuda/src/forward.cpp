@@ -30,14 +30,15 @@ Forward::Divided Forward::divided(int64_t stride, int64_t element, Base base, Ra
 }
 
 Forward::Forward(const std::shared_ptr<const Model>& model, const mr_runner_config& config, const Sizes& sizes)
-    : layers_(model->desc().layers), logit_rows_(sizes.logit_rows) {
+    : layers_(model->desc().layer_count()), logit_rows_(sizes.logit_rows) {
   for (int32_t r = 0; r < model->ranks(); ++r) ranks_.push_back(std::make_unique<Rank>(model, r, config, sizes));
   if (ranks() == 1) return;
   gathers_ = kLayerGathers * layers_ + 2 * ((sizes.rows_wanted + logit_rows_ - 1) / logit_rows_);
-  attention_ = divided(sizes.attention_stride, kActBytes, [](const Workspace& s) { return s.attention; },
+  const Workspace& space = rank(0).space();
+  attention_ = divided(space.attention[0].stride, kActBytes, [](const Workspace& s) { return s.attention[0].base; },
                        [](const Shard& s) { return s.queries(); });
   x_ = divided(sizes.hidden_stride, sizeof(float), [](const Workspace& s) { return s.x; }, [](const Shard& s) { return s.hidden(); });
-  ffn_ = divided(sizes.ffn_stride, kActBytes, [](const Workspace& s) { return s.ffn; }, [](const Shard& s) { return s.ffn(); });
+  ffn_ = divided(space.ffn[0].stride, kActBytes, [](const Workspace& s) { return s.ffn[0].base; }, [](const Shard& s) { return s.ffn(); });
   logits_ = divided(sizes.vocab_stride, sizeof(float), [](const Workspace& s) { return s.logits; },
                     [](const Shard& s) { return s.vocab(); });
   stop_ = Pinned(sizeof(int32_t));

@@ -6,22 +6,14 @@
 
 #include "cpu/shape.h"
 #include "kernels/gemm/weight.h"
-#include "kernels/kv.h"
 #include "src/digest.h"
 #include "src/error.h"
+#include "src/kinds.h"
 
 namespace mr::cuda {
 namespace {
 
 constexpr int32_t kMostVocab = 1 << 18;  // of the sampler
-
-// Throws UNIMPLEMENTED naming the first field of a description that no kernel runs, and what they do.
-void check_kernels(const UniformShape& desc) {
-  if (pad_head_dim(desc.head_dim) == 0)
-    fail(MR_UNIMPLEMENTED, "model head_dim is %d: this engine runs heads of 1 to 256 dims", desc.head_dim);
-  if (desc.vocab > kMostVocab)
-    fail(MR_UNIMPLEMENTED, "model vocab is %d: this engine samples from at most %d tokens", desc.vocab, kMostVocab);
-}
 
 // Throws UNIMPLEMENTED if no kernel runs matrices of the type. The message names the type and lists those that run.
 void check_weight_type(const mr_tensor_desc& tensor) {
@@ -36,8 +28,10 @@ void check_weight_type(const mr_tensor_desc& tensor) {
 }  // namespace
 
 Model::Model(std::shared_ptr<Device> device, const Description& desc)
-    : device_(std::move(device)), desc_(uniform_shape(desc)), bindings_(desc) {
-  check_kernels(desc_);
+    : device_(std::move(device)), desc_(desc), bindings_(desc) {
+  check_description(desc_, device_->ranks());
+  if (desc.vocab > kMostVocab)
+    fail(MR_UNIMPLEMENTED, "model vocab is %d: this engine samples from at most %d tokens", desc.vocab, kMostVocab);
   check_division(desc_, device_->ranks());
   for (int32_t rank = 0; rank < device_->ranks(); ++rank) shards_.push_back(std::make_unique<Shard>(*device_, desc_, rank));
   device_->models.fetch_add(1);

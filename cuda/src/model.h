@@ -12,7 +12,6 @@
 #include "src/buffer.h"
 #include "src/device.h"
 #include "src/shard.h"
-#include "src/uniform.h"
 
 namespace mr::cuda {
 
@@ -37,7 +36,7 @@ class Model {
   void flip_bit(int32_t tensor, uint64_t bit);  // bits count through the ranks' bytes, one after another
 
   const std::shared_ptr<Device>& device() const { return device_; }
-  const UniformShape& desc() const { return desc_; }
+  const Description& desc() const { return desc_; }
   bool sealed() const { return bindings_.sealed(); }
 
   int32_t ranks() const { return device_->ranks(); }
@@ -49,7 +48,7 @@ class Model {
   mr_tensor_desc tensor(int32_t index) const;  // throws OUT_OF_RANGE
 
   const std::shared_ptr<Device> device_;
-  const UniformShape desc_;
+  const Description desc_;
   std::mutex building_;                        // held by bind and seal
   Bindings bindings_;                     // sealed() excepted, guarded by building_
   mutable std::mutex tensors_mutex_;           // guards tensors_, and that the shards have each of them

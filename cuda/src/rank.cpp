@@ -5,38 +5,30 @@
 #include <vector>
 
 #include "cpu/runner_config.h"
-#include "kernels/attention/attention.h"
+#include "kernels/branch.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm/repack.h"
 #include "kernels/norm.h"
-#include "kernels/qkv.h"
 #include "kernels/rows.h"
 #include "kernels/sampler/sampler.h"
 #include "src/error.h"
+#include "src/kinds.h"
 
 namespace mr::cuda {
-namespace {
-
-// Row `row` of activations whose rows are `stride` elements apart.
-void* act_row(void* base, int64_t row, int64_t stride) {
-  return static_cast<uint8_t*>(base) + row * stride * static_cast<int64_t>(kActBytes);
-}
-
-}  // namespace
-
 Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes)
     : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
       activations_(activations_of(shard_, config)),
       kv_(device().ledger.allocate(pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
       memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
-      space_(*model_, config, sizes, memory_.data()),
-      plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(sizes.kv.block_bytes())) {
+      space_(*model_, config, sizes, memory_.data()) {
   device().enter();
   device().transfers.fill(memory_.data(), 0, memory_.size());  // padding behind activation rows stays zero, marks return to it
-  std::vector<double> frequencies(static_cast<size_t>(desc_.rope_dims / 2));
-  rope_frequencies(desc_.rope_dims, desc_.rope_base, desc_.rope_scale, desc_.divisors.empty() ? nullptr : desc_.divisors.data(),
-                   frequencies.data());
-  device().transfers.upload(space_.frequencies, frequencies.data(), frequencies.size() * sizeof(double));
+  for (size_t i = 0; i < desc_.ropes.size(); ++i) {
+    const Rope& rope = desc_.ropes[i];
+    std::vector<double> frequencies(static_cast<size_t>(rope.dims / 2));
+    rope_frequencies(rope.dims, rope.base, rope.scale, rope.divisors.empty() ? nullptr : rope.divisors.data(), frequencies.data());
+    device().transfers.upload(space_.frequencies[i], frequencies.data(), frequencies.size() * sizeof(double));
+  }
 }
 
 void Rank::set_slots(const StepShape& shape, cudaStream_t stream) {
@@ -58,7 +50,28 @@ Rank::Spans Rank::spans(const StepShape& shape) {
 
 void Rank::begin(const StepShape& shape, const Stream& on) {
   begin_rows(shape, on);
-  CUDA_CHECK(launch_dequant_rows({shard_.embedding(), space_.token, shape.rows, space_.x, sizes_.hidden_stride}, on));
+  CUDA_CHECK(launch_dequant_rows({shard_.embedding(), space_.token, shape.rows, space_.x, sizes_.hidden_stride, desc_.embedding_scale}, on));
+  if (desc_.layer_input_width != 0) layer_inputs(shape, on);
+}
+
+// Products of the embeddings with their projection for all layers, and from these and a second embedding the layers' inputs.
+void Rank::layer_inputs(const StepShape& shape, const Stream& on) {
+  const GemmTarget projection{shard_.input_projection(), nullptr, space_.layer_inputs, sizes_.inputs_stride};
+  for (const Span& span : spans(shape)) normed_gemm(span, nullptr, Epilogue::kStoreF32, 1, &projection, on);
+  for (int32_t first = 0; first < shape.rows; first += kGateRows) {
+    LayerInputsArgs args{};
+    args.rows = std::min(kGateRows, shape.rows - first);
+    CUDA_CHECK(launch_dequant_rows({shard_.input_embedding(), space_.token + first, args.rows, space_.input_rows, sizes_.inputs_stride}, on));
+    args.inputs = space_.layer_inputs + first * sizes_.inputs_stride;
+    args.embedding = space_.input_rows;
+    args.inputs_stride = args.embedding_stride = sizes_.inputs_stride;
+    args.norm = shard_.input_norm();
+    args.eps = desc_.norm_eps;
+    args.layers = desc_.layer_count();
+    args.width = desc_.layer_input_width;
+    args.hidden = desc_.hidden;
+    CUDA_CHECK(launch_layer_inputs(args, on));
+  }
 }
 
 // Token ids, histories, rotations and the division of decode attention: decode rows in parts, prefill rows at once.
@@ -76,18 +89,35 @@ void Rank::begin_rows(const StepShape& shape, const Stream& on) {
     args.feeds = space_.slots.feeds;
     args.history = space_.slots.history;
     args.history_stride = space_.slots.history_stride;
-    args.frequencies = space_.frequencies;
-    args.rope_dims = desc_.rope_dims;
-    args.rope_table = space_.rope_table + int64_t{first} * desc_.rope_dims;
-    if (decode)
-      args.plan = {space_.plan_first + int64_t{part} * (sizes_.decode_rows + 1), space_.plan_span + part, sizes_.decode_units};
+    args.rope_count = static_cast<int32_t>(desc_.ropes.size());
+    for (int32_t i = 0; i < args.rope_count; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      const Rope& rope = desc_.ropes[at];
+      args.ropes[i] = {space_.frequencies[at], rope.dims, rope.magnitude, space_.rope_tables[at] + int64_t{first} * rope.dims};
+    }
+    args.plan_count = decode ? sizes_.kinds.count() : 0;
+    for (int32_t kind = 0; kind < args.plan_count; ++kind) {
+      args.plans[kind] = decode_plan(kind, part);
+      args.windows[kind] = sizes_.kinds.kinds[static_cast<size_t>(kind)].window;
+    }
     if (part == 0) args.step = space_.step;
     CUDA_CHECK(launch_begin(args, on));
     first += count;
   }
 }
 
+DecodePlan Rank::decode_plan(int32_t kind, int32_t part) const {
+  const int64_t at = int64_t{kind} * sizes_.decode_parts + part;
+  return {space_.plan_first + at * (sizes_.decode_rows + 1), space_.plan_span + at, sizes_.decode_units};
+}
+
 void Rank::norm(const float* weight, const Span& span, const Stream& on) {
+  if (weight == nullptr) {  // padding behind rows is zero on both sides
+    const int64_t skip = span.first * sizes_.hidden_stride;
+    CUDA_CHECK(launch_to_act({space_.x + skip, act_row(space_.norm, span.first, sizes_.hidden_stride), activations_.act,
+                              span.count * sizes_.hidden_stride}, on));
+    return;
+  }
   RmsNormArgs args{};
   args.x = space_.x + span.first * sizes_.hidden_stride;
   args.weight = weight;
@@ -129,13 +159,29 @@ void Rank::gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epil
   if (span.count > 0) CUDA_CHECK(launch_gemm(gemm_args(span, x, x_stride, epilogue, count, targets), on));
 }
 
-// Multiplies the result of SwiGLU and adds it to the residual stream.
-void Rank::down_gemm(const Span& span, const Layer& l, const Stream& on) {
-  if (span.count == 0) return;
-  const GemmTarget down{l.down, nullptr, space_.x + shard_.hidden().first, sizes_.hidden_stride};
-  GemmArgs args = gemm_args(span, space_.ffn, sizes_.ffn_stride, Epilogue::kAddF32, 1, &down);
-  args.x_scale = activations_.ffn_scale;
-  CUDA_CHECK(launch_gemm(args, on));
+void Rank::branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, float x_scale, bool ends,
+                       const Stream& on) {
+  const GemmTarget target{m, bias, (ends ? space_.branch : space_.x) + shard_.hidden().first, sizes_.hidden_stride};
+  for (const Span& span : spans(shape)) {
+    if (span.count == 0) continue;
+    GemmArgs args = gemm_args(span, x.base, x.stride, ends ? Epilogue::kStoreF32 : Epilogue::kAddF32, 1, &target);
+    args.x_scale = x_scale;
+    CUDA_CHECK(launch_gemm(args, on));
+  }
+}
+
+void Rank::end_branch(const StepShape& shape, const float* norm, const float* then, const Stream& on) {
+  EndBranchArgs args{};
+  args.x = space_.x;
+  args.branch = space_.branch;
+  args.x_stride = args.branch_stride = sizes_.hidden_stride;
+  args.norm = norm;
+  args.then = then;
+  args.eps = desc_.norm_eps;
+  args.scale = desc_.residual_scale;
+  args.rows = shape.rows;
+  args.dim = desc_.hidden;
+  CUDA_CHECK(launch_end_branch(args, on));
 }
 
 void Rank::normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
@@ -145,154 +191,100 @@ void Rank::normed_gemm(const Span& span, const float* weight, Epilogue epilogue,
 
 // If the kernel can, its own blocks norm a single row.
 void Rank::normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on) {
-  if (gemm_fuses_norm(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
+  if (weight != nullptr && gemm_fuses_norm(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
   else norm(weight, span, on);
   CUDA_CHECK(launch_gemm(args, on));
 }
 
-// Queues the GEMM of a step's queries, keys and values if its epilogue can finish them too. Otherwise does nothing and returns
-// false.
-bool Rank::try_heads_epilogue(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on) {
-  if (shape.rows != shape.decode_rows || l.q_norm != nullptr || l.k_norm != nullptr) return false;
-  const Span all = spans(shape).decode;
-  const GemmTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride},
-                                 {l.k, l.k_bias, keys, 0},
-                                 {l.v, l.v_bias, keys + plane_, 0}};
-  GemmArgs args = gemm_args(all, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
-  args.heads = {rows_from(shape, 0), space_.rope_table, desc_.rope_dims, desc_.rope_style, sizes_.kv};
-  if (!gemm_fuses_heads(args)) return false;
-  normed_gemm(args, all, l.attn_norm, on);
-  return true;
-}
-
-void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
-  const Layer& l = shard_.layer(index);
-  uint8_t* const keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
-  if (try_heads_epilogue(shape, l, keys, on)) return attention(shape, index, on);
-  const int64_t kv_width = int64_t{desc_.kv_heads} * desc_.head_dim;
-  const GemmTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
-                             {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
-                             {l.v, nullptr, space_.qkv + sizes_.q_width + kv_width, sizes_.qkv_stride}};
-  for (const Span& span : spans(shape)) normed_gemm(span, l.attn_norm, Epilogue::kStoreF32, 3, qkv, on);
-
-  FinishQkvArgs finish{};
-  finish.rows = rows_from(shape, 0);
-  finish.count = shape.rows;
-  finish.qkv = space_.qkv;
-  finish.qkv_is_f32 = true;
-  finish.qkv_stride = sizes_.qkv_stride;
-  finish.q_bias = l.q_bias;
-  finish.k_bias = l.k_bias;
-  finish.v_bias = l.v_bias;
-  finish.q_norm = l.q_norm;
-  finish.k_norm = l.k_norm;
-  finish.norm_eps = desc_.norm_eps;
-  finish.rope_table = space_.rope_table;
-  finish.rope_dims = desc_.rope_dims;
-  finish.rope_style = desc_.rope_style;
-  finish.heads = desc_.heads;
-  finish.q_out = space_.q;
-  finish.q_stride = sizes_.q_stride;
-  finish.layout = sizes_.kv;
-  finish.keys = keys;
-  finish.values = keys + plane_;
-  CUDA_CHECK(launch_finish_qkv(finish, on));
-
-  attention(shape, index, on);
-}
-
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  const GemmTarget o{l.o, l.o_bias, space_.x + shard_.hidden().first, sizes_.hidden_stride};
-  for (const Span& span : spans(shape)) gemm(span, space_.attention, sizes_.attention_stride, Epilogue::kAddF32, 1, &o, on);
+  const bool ends = ends_mixer(desc_, index);
+  branch_gemm(shape, l.o, l.o_bias, space_.attention[static_cast<size_t>(index)], 1, ends, on);
+  if (ends) end_branch(shape, l.attn_end_norm, nullptr, on);
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
-  for (const Span& span : spans(shape)) feed_forward(span, shard_.layer(index), on);
+  for (const Span& span : spans(shape)) feed_forward(span, index, on);
 }
 
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
-  for (const Span& span : spans(shape)) down_gemm(span, shard_.layer(index), on);
+  const Layer& l = shard_.layer(index);
+  const bool has_input = desc_.layer_input_width != 0, ends = ends_mlp(desc_, index);
+  branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.ffn_scale, ends, on);
+  if (ends) end_branch(shape, l.ffn_end_norm, has_input ? nullptr : l.scale, on);
+  if (has_input) return add_layer_input(shape, index, on);
+  if (ends || l.scale == nullptr) return;
+  EndBranchArgs scale{};
+  scale.x = space_.x;
+  scale.x_stride = sizes_.hidden_stride;
+  scale.then = l.scale;
+  scale.rows = shape.rows;
+  scale.dim = desc_.hidden;
+  CUDA_CHECK(launch_end_branch(scale, on));
 }
 
-void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
-  AttentionArgs args{};
-  args.layout = sizes_.kv;
-  args.heads = desc_.heads;
-  args.scale = desc_.attn_scale;
-  args.q_stride = sizes_.q_stride;
-  args.out_stride = sizes_.attention_stride;
-  args.out_act = activations_.act;
-  args.keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
-  args.values = static_cast<const uint8_t*>(args.keys) + plane_;
-  void* const part = static_cast<uint8_t*>(space_.attention) + shard_.queries().first * static_cast<int64_t>(kActBytes);
-  for (int32_t first = 0, piece = 0; first < shape.decode_rows; first += sizes_.decode_rows, ++piece) {
-    DecodeAttentionArgs decode{};
-    decode.common = args;
-    decode.common.rows = rows_from(shape, first);
-    decode.common.q = act_row(space_.q, first, sizes_.q_stride);
-    decode.common.out = act_row(part, first, sizes_.attention_stride);
-    decode.count = std::min(sizes_.decode_rows, shape.decode_rows - first);
-    decode.step_rows = shape.rows;
-    decode.plan = {space_.plan_first + int64_t{piece} * (sizes_.decode_rows + 1), space_.plan_span + piece,
-                   sizes_.decode_units};
-    decode.workspace = space_.decode;
-    decode.sm_count = device().properties.multiProcessorCount;
-    CUDA_CHECK(launch_decode_attention(decode, on));
+// Adds the branch of a layer's input: down(activation(gate(x)) * input), after its norm.
+void Rank::add_layer_input(const StepShape& shape, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const int32_t width = desc_.layer_input_width;
+  for (const Span& span : spans(shape)) {
+    if (span.count == 0) continue;
+    norm(nullptr, span, on);
+    for (int32_t done = 0; done < span.count; done += kGateRows) {
+      const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
+      GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
+      args.targets[0] = {l.input_gate, nullptr, space_.gate, sizes_.gate_stride};
+      args.count = 1;
+      CUDA_CHECK(launch_gemm(args, on));
+      const float* const inputs = space_.layer_inputs + rows.first * sizes_.inputs_stride + int64_t{index} * width;
+      gated(index, rows, inputs, sizes_.inputs_stride, space_.input_ffn, 0, width, on);
+    }
   }
-  PrefillAttentionArgs prefill{};
-  prefill.common = args;
-  prefill.common.rows = rows_from(shape, 0);
-  prefill.common.q = space_.q;
-  prefill.common.out = part;
-  prefill.items = reinterpret_cast<const PrefillItem*>(space_.input + shape.item);
-  prefill.merges = reinterpret_cast<const PrefillMerge*>(space_.input + shape.merge);
-  prefill.workspace = space_.prefill;
-  prefill.capacity = sizes_.prefill_places;
-  prefill.sm_count = device().properties.multiProcessorCount;
-  for (int32_t i = 0; i < shape.prefill_groups; ++i) {
-    prefill.item_count = shape.prefill[i].items;
-    prefill.merge_count = shape.prefill[i].merges;
-    CUDA_CHECK(launch_prefill_attention(prefill, on));
-    prefill.items += prefill.item_count;
-    prefill.merges += prefill.merge_count;
-  }
+  branch_gemm(shape, l.input_down, nullptr, space_.input_ffn, activations_.ffn_scale, true, on);
+  end_branch(shape, l.input_end_norm, l.scale, on);
 }
 
-// ffn = silu(gate) * up of the normed rows: in one kernel where the pair allows it, else through both GEMMs.
-void Rank::feed_forward(const Span& span, const Layer& l, const Stream& on) {
-  void* const part = static_cast<uint8_t*>(space_.ffn) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
+// out = activation(space().gate) * up, for `width` columns from column `first` on.
+void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
+                 const Stream& on) {
+  SwigluArgs args{};
+  args.gate = space_.gate;
+  args.up = up;
+  args.in_is_f32 = true;
+  args.act = activations_.act;
+  args.out = act_row(static_cast<uint8_t*>(out.base) + first * static_cast<int64_t>(kActBytes), rows.first, out.stride);
+  args.rows = rows.count;
+  args.dim = width;
+  args.in_stride = sizes_.gate_stride;
+  args.up_stride = up_stride;
+  args.out_stride = out.stride;
+  args.scale = 1 / activations_.ffn_scale;
+  args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
+  CUDA_CHECK(launch_swiglu(args, on));
+}
+
+// ffn = activation(gate) * up of the normed rows: in one kernel where the pair allows it, else through both GEMMs.
+void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const ActRows& out = space_.ffn[static_cast<size_t>(index)];
+  if (span.count == 0) return;
   if (swiglu_supported(l.gate, l.up)) {
-    const GemmTarget pair[2] = {{l.gate, nullptr, part, sizes_.ffn_stride}, {l.up, nullptr, nullptr, 0}};
-    normed_gemm(span, l.ffn_norm, Epilogue::kSwiGLU, 2, pair, on);
+    void* const part = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
+    const GemmTarget pair[2] = {{l.gate, nullptr, part, out.stride}, {l.up, nullptr, nullptr, 0}};
+    GemmArgs args = gemm_args(span, space_.norm, sizes_.hidden_stride, Epilogue::kSwiGLU, 2, pair);
+    args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
+    normed_gemm(args, span, l.ffn_norm, on);
     return;
   }
   norm(l.ffn_norm, span, on);
   for (int32_t done = 0; done < span.count; done += kGateRows) {
-    const int32_t count = std::min(kGateRows, span.count - done);
-    GemmArgs args;
-    args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.ffn_stride};
-    args.targets[1] = {l.up, nullptr, space_.up, sizes_.ffn_stride};
+    const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
+    GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
+    args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.gate_stride};
+    args.targets[1] = {l.up, nullptr, space_.up, sizes_.gate_stride};
     args.count = 2;
-    args.epilogue = Epilogue::kStoreF32;
-    args.kind = span.kind;
-    args.x = act_row(space_.norm, span.first + done, sizes_.hidden_stride);
-    args.x_stride = sizes_.hidden_stride;
-    args.act = activations_.act;
-    args.tokens = count;
-    args.input_sums = space_.input_sums;
     CUDA_CHECK(launch_gemm(args, on));
-    SwigluArgs swiglu{};
-    swiglu.gate = space_.gate;
-    swiglu.up = space_.up;
-    swiglu.in_is_f32 = true;
-    swiglu.act = activations_.act;
-    swiglu.out = act_row(part, span.first + done, sizes_.ffn_stride);
-    swiglu.rows = count;
-    swiglu.dim = desc_.ffn;
-    swiglu.in_stride = swiglu.out_stride = sizes_.ffn_stride;
-    swiglu.scale = 1 / activations_.ffn_scale;
-    CUDA_CHECK(launch_swiglu(swiglu, on));
+    gated(index, rows, space_.up, sizes_.gate_stride, out, shard_.ffn().first, desc_.mlp(index).width, on);
   }
 }
 
@@ -310,6 +302,10 @@ void Rank::head(const StepShape& shape, int32_t first, int32_t count, const Stre
   CUDA_CHECK(launch_rms_norm(norm, on));
   const GemmTarget head{shard_.head(), nullptr, space_.logits + shard_.vocab().first, sizes_.vocab_stride};
   gemm({0, count, GemmClass::kDecode}, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 1, &head, on);
+  if (desc_.logit_scale == 1 && desc_.logit_cap == 0) return;
+  ScaleArgs scale{space_.logits + shard_.vocab().first, count, static_cast<int32_t>(shard_.vocab().count), sizes_.vocab_stride,
+                  desc_.logit_scale, desc_.logit_cap};
+  CUDA_CHECK(launch_scale(scale, on));
 }
 
 void Rank::sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {

@@ -40,7 +40,8 @@ class Rank {
   void attend(const StepShape& shape, int32_t layer, const Stream& on);        // into space().attention: queries() of every row
   void project(const StepShape& shape, int32_t layer, const Stream& on);       // adds to space().x: hidden()
   void feed_forward(const StepShape& shape, int32_t layer, const Stream& on);  // into space().ffn: ffn()
-  void project_down(const StepShape& shape, int32_t layer, const Stream& on);  // adds to space().x: hidden()
+  // Adds to space().x: hidden(). On one device also what follows the MLP in some models: the layer's input, and its scale.
+  void project_down(const StepShape& shape, int32_t layer, const Stream& on);
   // The last norm and the head of the rows that jobs [first, first + count) name, into space().logits from row 0 on: vocab().
   void head(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
   // Of jobs [first, first + count), whose rows of logits lie from row 0 on. Jobs of kJobNone are not sampled.
@@ -61,9 +62,20 @@ class Rank {
 
   static Spans spans(const StepShape& shape);
   void begin_rows(const StepShape& shape, const Stream& on);
+  void layer_inputs(const StepShape& shape, const Stream& on);
+  void finish_qkv(const StepShape& shape, int32_t layer, const Stream& on);
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
-  void feed_forward(const Span& span, const Layer& l, const Stream& on);
-  void down_gemm(const Span& span, const Layer& l, const Stream& on);
+  void feed_forward(const Span& span, int32_t layer, const Stream& on);
+  DecodePlan decode_plan(int32_t kind, int32_t part) const;
+  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
+             const Stream& on);
+  void add_layer_input(const StepShape& shape, int32_t layer, const Stream& on);
+  // Multiplies x with m and adds the product to the residual stream, or if `ends`, leaves it in space().branch.
+  void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, float x_scale, bool ends,
+                   const Stream& on);
+  // Adds space().branch, normed if norm is not null, to the residual stream, which is then multiplied by `then` if that is not null.
+  void end_branch(const StepShape& shape, const float* norm, const float* then, const Stream& on);
+  // Into space().norm: the residual stream normed, or as it is if weight is null.
   void norm(const float* weight, const Span& span, const Stream& on);
   // Queues one GEMM of rows [span.first, + count) of x with the weights of `count` targets, which share an epilogue; out of each
   // target is its row 0. normed_gemm multiplies the residual stream, normed with `weight`. A rank writes its part of the columns
@@ -73,20 +85,19 @@ class Rank {
   void normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                    const Stream& on);
   void normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on);
-  bool try_heads_epilogue(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on);
+  bool try_heads_epilogue(const StepShape& shape, int32_t layer, const Stream& on);
   GemmArgs gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
                      const GemmTarget* targets) const;
 
   const std::shared_ptr<const Model> model_;
   const Shard& shard_;
-  const UniformShape& desc_;  // of the shard
+  const Description& desc_;  // of the shard
   const mr_runner_config config_;
   const Sizes sizes_;
   const Activations activations_;
   const Memory kv_;
   const Memory memory_;
   const Workspace space_;
-  const uint64_t plane_;  // bytes of all keys of one layer
 };
 
 }  // namespace mr::cuda

@@ -141,7 +141,7 @@ struct Runner::State {
     plan.candidates.assign(first, first + candidates);
     const Leg& leg = flight.legs[0];
     plan.device_ns = plan.masks_late ? between(leg.begin, leg.paused) + between(leg.resumed, leg.end) : between(leg.begin, leg.end);
-    plan.bytes_read = step_bytes(*model, sizes.kv, plan);
+    plan.bytes_read = step_bytes(*model, sizes.layouts[0].kv, plan);
   }
 
   // ns; 0 if the GPU was lost after the step and cannot say. The step's results are valid nevertheless.

@@ -22,15 +22,15 @@ uint64_t file_bytes_of(const mr_tensor_desc& tensor, int64_t rows) {
 
 }  // namespace
 
-Shard::Shard(Device& lead, const UniformShape& model, int32_t rank)
+Shard::Shard(Device& lead, const Description& model, int32_t rank)
     : device_(lead.rank(rank)), rank_(rank), ranks_(lead.ranks()), desc_(part_of(model, rank, ranks_)),
-      hidden_(rows_of(MR_ROLE_O, model.hidden, rank, ranks_)), ffn_(rows_of(MR_ROLE_GATE, model.ffn, rank, ranks_)),
-      queries_(rows_of(MR_ROLE_Q, int64_t{model.heads} * model.head_dim, rank, ranks_)),
+      hidden_(rows_of(MR_ROLE_O, model.hidden, rank, ranks_)), ffn_(rows_of(MR_ROLE_GATE, model.mlp(0).width, rank, ranks_)),
+      queries_(rows_of(MR_ROLE_Q, query_width(model.mixer(0)), rank, ranks_)),
       vocab_(rows_of(MR_ROLE_OUTPUT, model.vocab, rank, ranks_)) {
   device_.enter();
   stream_ = StreamHandle(device_.priority_low);
-  weights_.layers.resize(static_cast<size_t>(model.layers));
-  parts_.reserve(static_cast<size_t>(MR_ROLE_COUNT) * (static_cast<size_t>(model.layers) + 1));  // readers of earlier ones are not moved
+  weights_.layers.resize(model.layers.size());
+  parts_.reserve(static_cast<size_t>(MR_ROLE_COUNT) * (model.layers.size() + 1));  // readers of earlier ones are not moved
 }
 
 Shard::~Shard() { (void)cudaSetDevice(device_.index); }
@@ -67,7 +67,7 @@ void Shard::keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part&
     device_.transfers.download(weights.data(), part.memory.data(), part.file_bytes);
     for (const float weight : weights) part.largest_norm = std::max(part.largest_norm, std::fabs(weight));
   }
-  weights_.place(desc_.tied_head != 0, tensor, vector, {});
+  weights_.place(desc_.tied_head, tensor, vector, {});
 }
 
 void Shard::keep_matrix(const uint8_t* file, Part& part) {
@@ -75,14 +75,14 @@ void Shard::keep_matrix(const uint8_t* file, Part& part) {
   const cudaError_t error = cudaStreamSynchronize(stream_);
   if (error != cudaSuccess) (void)cudaStreamSynchronize(stream_);  // what both ends are given back for has ended then
   check(error, "waiting for a tensor's repacking");
-  weights_.place(desc_.tied_head != 0, part.desc, nullptr, part.weight);
+  weights_.place(desc_.tied_head, part.desc, nullptr, part.weight);
   place_head();
 }
 
 // Every rank has the whole embedding; where it is the head too, a rank multiplies with its own rows of it.
 void Shard::place_head() {
   head_ = weights_.head;
-  if (desc_.tied_head == 0 || head_.data == nullptr) return;
+  if (!desc_.tied_head || head_.data == nullptr) return;
   head_.rows = vocab_.count;
   head_.data += static_cast<uint64_t>(vocab_.first / kPanelRows) * weight_packed_bytes(head_.type, kPanelRows, head_.cols);
 }

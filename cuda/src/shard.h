@@ -19,7 +19,7 @@ using Layer = mr::LayerWeights<PackedWeight>;  // in device memory
 class Shard {
  public:
   // Rank `rank` of the devices that `lead` leads.
-  Shard(Device& lead, const UniformShape& model, int32_t rank);
+  Shard(Device& lead, const Description& model, int32_t rank);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -41,16 +41,20 @@ class Shard {
 
   int32_t rank() const { return rank_; }
   Device& device() const { return device_; }
-  const UniformShape& desc() const { return desc_; }    // heads, kv_heads and ffn are those of this part
+  const Description& desc() const { return desc_; }      // heads, kv_heads and MLP widths are those of this part
   const RowRange& hidden() const { return hidden_; }     // its GEMMs o and down write this part of the residual stream
-  const RowRange& ffn() const { return ffn_; }           // of the feed forward network's width
-  const RowRange& queries() const { return queries_; }   // of all heads' outputs
+  // Of the MLPs' width and of all heads' outputs, which are those of layer 0 on several devices.
+  const RowRange& ffn() const { return ffn_; }
+  const RowRange& queries() const { return queries_; }
   const RowRange& vocab() const { return vocab_; }       // of the logits
 
   // The following are complete once the model is sealed.
   const PackedWeight& embedding() const { return weights_.embedding; }  // (hidden, vocab), read by row
   const PackedWeight& head() const { return head_; }                    // (hidden, vocab().count)
   const float* output_norm() const { return weights_.output_norm; }     // (hidden)
+  const PackedWeight& input_embedding() const { return weights_.input_embedding; }    // null without layer inputs
+  const PackedWeight& input_projection() const { return weights_.input_projection; }
+  const float* input_norm() const { return weights_.input_norm; }
   float largest_norm() const;                                           // absolute weight of the norms over hidden
   const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
@@ -70,7 +74,7 @@ class Shard {
 
   Device& device_;
   const int32_t rank_, ranks_;
-  const UniformShape desc_;
+  const Description desc_;
   const RowRange hidden_, ffn_, queries_, vocab_;
   StreamHandle stream_;                        // of the packing kernels
   std::vector<std::unique_ptr<Part>> parts_;   // by tensor

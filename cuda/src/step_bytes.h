@@ -11,6 +11,6 @@ namespace mr::cuda {
 
 // Every weight once, though decode and prefill rows of a step have GEMMs of their own; the embedding by row; keys and values of every
 // position that a segment sees, with their scales. Bytes.
-uint64_t step_bytes(const Model& model, const KvLayout& kv, const StepPlan& plan);
+uint64_t step_bytes(const Model& model, Kv kv, const StepPlan& plan);
 
 }  // namespace mr::cuda

@@ -89,12 +89,12 @@ StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_)
   block_ids = bytes;
 }
 
-uint64_t StepInput::record_capacity(const UniformShape& model, const mr_runner_config& config, int32_t positions) {
+uint64_t StepInput::record_capacity(const Description& model, const mr_runner_config& config, int32_t positions) {
   const uint64_t largest = largest_record(model.vocab, positions);
   return std::min(static_cast<uint64_t>(config.max_sequences) * largest, std::max(kMostOfAKind, largest));
 }
 
-uint64_t StepInput::mask_capacity(const UniformShape& model, const mr_runner_config& config) {
+uint64_t StepInput::mask_capacity(const Description& model, const mr_runner_config& config) {
   const uint64_t row = mask_words(model.vocab) * sizeof(uint32_t);
   return std::min(static_cast<uint64_t>(config.max_sample_rows) * row, std::max(kMostOfAKind / row * row, row));
 }
@@ -103,21 +103,24 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
   const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
   const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows));
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
-         align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
-         align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge)) +
+         static_cast<uint64_t>(sizes.kinds.count()) *
+             (align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
+              align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge))) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
          align(most_copies(config) * sizeof(BlockCopy));
 }
 
-StepInput::StepInput(const UniformShape& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
+StepInput::StepInput(const Description& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
     : vocab_(model.vocab), block_size_(config.block_size),
-      tile_rows_(prefill_tile_rows(model.head_dim, model.heads, model.kv_heads)),
       most_ids_(table_entries(config, sizes.positions)), most_words_(sizes.mask_bytes / sizeof(uint32_t)),
       most_records_(sizes.record_bytes), most_copies_(most_copies(config)), logit_rows_(sizes.logit_rows),
-      work_{prefill_columns(model.heads, model.kv_heads), sm_count, sizes.prefill_places},
       row_of_(static_cast<size_t>(config.max_batched_tokens)),
       feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
-  tiles_.reserve(row_of_.size());
+  for (const AttentionKind& kind : sizes.kinds.kinds) {
+    tilings_.push_back({prefill_tile_rows(kind.head_dim, kind.heads, kind.kv_heads),
+                        {prefill_columns(kind.heads, kind.kv_heads), sm_count, sizes.prefill_places}, {}});
+    tilings_.back().tiles.reserve(row_of_.size());
+  }
 }
 
 void StepInput::check(const StepPlan& plan) const {
@@ -169,7 +172,7 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
   int32_t* const position = reinterpret_cast<int32_t*>(host + shape.position);
   int32_t* const table = reinterpret_cast<int32_t*>(host + shape.table);
   int32_t* const token = reinterpret_cast<int32_t*>(host + shape.token);
-  tiles_.clear();
+  for (Tiling& tiling : tilings_) tiling.tiles.clear();
   int32_t row = 0;
   for (const int32_t kernel_class : {MR_CLASS_DECODE, MR_CLASS_PREFILL}) {
     int32_t first = 0;
@@ -182,10 +185,9 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
           token[row] = plan.tokens[static_cast<size_t>(first + i)];
           row_of_[static_cast<size_t>(first + i)] = row;
         }
-        for (int32_t i = 0; kernel_class == MR_CLASS_PREFILL && i < s.count; i += tile_rows_) {
-          const int32_t count = std::min(tile_rows_, s.count - i);
-          tiles_.push_back({row - s.count + i, count, s.first_position + i});
-        }
+        for (Tiling& tiling : tilings_)
+          for (int32_t i = 0; kernel_class == MR_CLASS_PREFILL && i < s.count; i += tiling.tile_rows)
+            tiling.tiles.push_back({row - s.count + i, std::min(tiling.tile_rows, s.count - i), s.first_position + i});
       }
       first += s.count;
     }
@@ -242,18 +244,22 @@ void StepInput::pack_jobs(const StepPlan& plan, const StepShape& shape, const st
 
 // What blocks of prefill attention do, behind the block ids.
 void StepInput::pack_prefill(StepShape& shape, uint8_t* host) {
-  if (!plan_prefill(tiles_, work_, &prefill_))
-    fail(MR_INTERNAL, "step: its prefill rows have more partial results than the %d that the workspace holds", work_.capacity);
   const auto place = [&](const auto& list, uint64_t* at) {
     *at = shape.bytes;
     const size_t bytes = list.size() * sizeof(list[0]);
     if (bytes > 0) std::memcpy(host + *at, list.data(), bytes);
     shape.bytes += align(bytes);
   };
-  place(prefill_.items, &shape.item);
-  place(prefill_.merges, &shape.merge);
-  shape.prefill_groups = prefill_.group_count;
-  std::copy(std::begin(prefill_.groups), std::end(prefill_.groups), std::begin(shape.prefill));
+  for (size_t kind = 0; kind < tilings_.size(); ++kind) {
+    const Tiling& tiling = tilings_[kind];
+    if (!plan_prefill(tiling.tiles, tiling.work, &prefill_))
+      fail(MR_INTERNAL, "step: its prefill rows have more partial results than the %d that the workspace holds", tiling.work.capacity);
+    StepShape::Prefill& of = shape.prefill[kind];
+    place(prefill_.items, &of.item);
+    place(prefill_.merges, &of.merge);
+    of.group_count = prefill_.group_count;
+    std::copy(std::begin(prefill_.groups), std::end(prefill_.groups), std::begin(of.groups));
+  }
 }
 
 // The last SLOT_SET of each slot; the ones before it have no effect.

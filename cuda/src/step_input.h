@@ -11,7 +11,7 @@
 #include "kernels/sampler/sampler.h"
 #include "millrace/engine.h"
 #include "src/copy_groups.h"
-#include "src/uniform.h"
+#include "src/kinds.h"
 
 namespace mr::cuda {
 
@@ -30,15 +30,19 @@ struct SlotView {
 struct StepShape {
   int32_t rows = 0, decode_rows = 0;  // padding included
   int32_t jobs = 0;                   // padding included
-  int32_t prefill_groups = 0;         // of prefill attention
-  PrefillGroup prefill[kMostPrefillGroups] = {};
+  struct Prefill {                    // of attention of one kind
+    int32_t group_count = 0;
+    PrefillGroup groups[kMostPrefillGroups] = {};
+    uint64_t item = 0, merge = 0;     // PrefillItem, PrefillMerge
+  };
+  Prefill prefill[kMostKinds] = {};
   int32_t sets = 0;
   int32_t most_history = 0;           // of a set
   uint64_t slot = 0, position = 0, table = 0, token = 0;  // (rows) int32 each
   uint64_t gather = 0;                                    // (jobs) int32: the row of each row of logits
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;
-  uint64_t item = 0, merge = 0, set = 0, copy = 0;  // PrefillItem, PrefillMerge, SlotSet, BlockCopy
+  uint64_t set = 0, copy = 0;            // SlotSet, BlockCopy
   uint64_t bytes = 0;                    // to copy
 
   StepShape() = default;
@@ -48,12 +52,12 @@ struct StepShape {
 class StepInput {
  public:
   // positions: as in Sizes
-  static uint64_t record_capacity(const UniformShape& model, const mr_runner_config& config, int32_t positions);
-  static uint64_t mask_capacity(const UniformShape& model, const mr_runner_config& config);  // bytes of one step's masks
+  static uint64_t record_capacity(const Description& model, const mr_runner_config& config, int32_t positions);
+  static uint64_t mask_capacity(const Description& model, const mr_runner_config& config);  // bytes of one step's masks
   static uint64_t capacity(const mr_runner_config& config, const Sizes& sizes);
 
   // sm_count: of the device.
-  StepInput(const UniformShape& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count);
+  StepInput(const Description& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count);
 
   // Throws if a step that meets engine.h's rules still exceeds the runner's memory: biases of a slot, lists and histories of
   // all slots at once, entries of block tables, words of masks, copies of blocks.
@@ -73,13 +77,19 @@ class StepInput {
   void pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
   void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
 
-  const int32_t vocab_, block_size_, tile_rows_;
+  // Prefill attention of one kind.
+  struct Tiling {
+    int32_t tile_rows;
+    PrefillWork work;
+    std::vector<PrefillTile> tiles;  // of the step being packed
+  };
+
+  const int32_t vocab_, block_size_;
   const uint64_t most_ids_, most_words_, most_records_, most_copies_;
   const int32_t logit_rows_;
-  const PrefillWork work_;
   // Of the step being packed.
   std::vector<int32_t> row_of_;     // by token of the step
-  std::vector<PrefillTile> tiles_;
+  std::vector<Tiling> tilings_;     // by kind
   PrefillPlan prefill_;
   std::vector<int32_t> feeder_;     // by slot: its last sample row, -1 = none
   std::vector<int32_t> setter_;     // by slot: its last SLOT_SET, -1 = none

@@ -32,7 +32,7 @@ StepQueue::StepQueue(const std::shared_ptr<const Model>& model, const mr_runner_
   for (int32_t r = 0; r < forward_.ranks(); ++r) {
     Rank& rank = forward_.rank(r);
     rank.device().enter();
-    blocks_.emplace_back(rank.device().ledger, rank.cache(), model->desc().layers, c, sizes);
+    blocks_.emplace_back(rank.device().ledger, rank.cache(), c, sizes);
     streams_.emplace_back(rank.device().priority_high);
     lanes_.push_back({streams_.back(), dependent});
     check_device_memory(rank.cache(), rank.device().index, "the cache of keys and values");
@@ -73,9 +73,9 @@ void StepQueue::each(Do what) {
 void StepQueue::warm() {
   each([&](size_t r) {
     uint8_t* const at = rank(r).space().input;
-    const BlockCopy still{at, at, 0, 0};
+    const BlockCopy still{{at, -1}, {at, -1}};
     rank(r).device().transfers.upload(at, &still, sizeof still);
-    CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, 1, 16}, {streams_[r], false}));
+    CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, {1, 16, 0, 0, 0}}, {streams_[r], false}));
   });
   forward_.run_padding(StepShape(1, 0, 1), lanes_);
 }
@@ -135,11 +135,11 @@ void StepQueue::send(Flight& flight, size_t r, const Graphs::Bucket* bucket, boo
 }
 
 void StepQueue::copy_blocks(const StepShape& shape, size_t r, bool* begun) {
-  const Blocks& of = blocks_[r];
   const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(rank(r).space().input + shape.copy);
   int32_t first = 0;
   for (const int32_t end : input_.copy_ends()) {
-    CUDA_CHECK(launch_block_copies({copies + first, end - first, of.planes(), of.plane_bytes()}, {streams_[r], false}));
+    for (const BlockGroup& group : sizes_.cache_groups)
+      CUDA_CHECK(launch_block_copies({copies + first, end - first, group}, {streams_[r], false}));
     *begun = true;
     first = end;
   }

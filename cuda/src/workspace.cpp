@@ -1,6 +1,7 @@
 #include "src/workspace.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/attention/attention.h"
 #include "kernels/gather.h"
@@ -37,6 +38,24 @@ class Pieces {
   uint64_t used_ = 0;
 };
 
+// Rows of activations of each width, once.
+class WideRows {
+ public:
+  WideRows(Pieces& pieces, int64_t rows) : pieces_(pieces), rows_(rows) {}
+  ActRows of(int64_t width) {
+    for (const auto& [known, rows] : widths_)
+      if (known == width) return rows;
+    const int64_t stride = round_up(width, kRowAlign);
+    widths_.emplace_back(width, ActRows{pieces_.act(rows_ * stride), stride});
+    return widths_.back().second;
+  }
+
+ private:
+  Pieces& pieces_;
+  const int64_t rows_;
+  std::vector<std::pair<int64_t, ActRows>> widths_;
+};
+
 // Type in which queries, keys and values are multiplied: the cache's own if it has 16 bits; for an 8-bit cache bf16, unless f16
 // is configured.
 Act attention_act(const mr_runner_config& config) {
@@ -54,18 +73,22 @@ void check_hidden_rows(const mr_runner_config& config) {
 
 }  // namespace
 
-Sizes::Sizes(const UniformShape& d, const mr_runner_config& c, int32_t ranks) {
+Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : kinds(part_of(d, 0, ranks)) {
   check_hidden_rows(c);
-  const UniformShape part = part_of(d, 0, ranks);
-  kv = KvLayout{attention_act(c), c.block_size, part.kv_heads, d.head_dim, pad_head_dim(d.head_dim),
-                c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct};
-  q_width = int64_t{part.heads} * d.head_dim;
-  const int64_t kv_width = int64_t{part.kv_heads} * d.head_dim;
+  const Description part = part_of(d, 0, ranks);
+  for (const AttentionKind& kind : kinds.kinds)
+    layouts.push_back(KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
+                               c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct});
+  lay_out_cache(part, c);
   hidden_stride = round_up(d.hidden, kRowAlign);
-  q_stride = round_up(int64_t{part.heads} * kv.padded_dim, kRowAlign);
-  attention_stride = round_up(int64_t{d.heads} * d.head_dim, kRowAlign);
-  qkv_stride = round_up(q_width + 2 * kv_width, kRowAlign);
-  ffn_stride = round_up(d.ffn, kRowAlign);
+  q_stride = qkv_stride = gate_stride = 0;
+  for (int32_t i = 0; i < d.layer_count(); ++i) {
+    const mr_mixer_desc& m = part.mixer(i);
+    q_stride = std::max(q_stride, round_up(int64_t{m.heads} * layout(i).padded_dim, kRowAlign));
+    qkv_stride = std::max(qkv_stride, round_up(query_width(m) + key_width(m) + value_width(m), kRowAlign));
+    gate_stride = std::max(gate_stride, round_up(std::max(d.mlp(i).width, d.layer_input_width), kRowAlign));
+  }
+  inputs_stride = round_up(layer_inputs_width(d), kRowAlign);
   vocab_stride = round_up(d.vocab, kRowAlign);
   tokens = c.max_batched_tokens;
   decode_rows = std::min(tokens, kMaxDecodeRows);
@@ -76,37 +99,82 @@ Sizes::Sizes(const UniformShape& d, const mr_runner_config& c, int32_t ranks) {
   rows_wanted = c.max_sample_rows + c.max_score_rows;
   logit_rows = std::min(kLogitRows, rows_wanted);
   candidates = int64_t{rows_wanted} * c.max_top_n;
-  kv_block_bytes = 2 * static_cast<uint64_t>(d.layers) * static_cast<uint64_t>(kv.block_bytes());
   record_bytes = StepInput::record_capacity(d, c, positions);
   mask_bytes = StepInput::mask_capacity(d, c);
   input_bytes = StepInput::capacity(c, *this);
 }
 
+// Layers whose planes have one size are a group.
+void Sizes::lay_out_cache(const Description& part, const mr_runner_config& c) {
+  std::vector<size_t> group_of(part.layers.size());
+  std::vector<int32_t> first_plane(part.layers.size());
+  for (int32_t i = 0; i < part.layer_count(); ++i) {
+    if (part.mixer(i).kv_layer != 0) continue;
+    const int64_t bytes = layout(i).block_bytes();
+    size_t g = 0;
+    while (g < cache_groups.size() && cache_groups[g].plane_bytes != bytes) ++g;
+    if (g == cache_groups.size()) cache_groups.push_back({0, bytes, 0, c.kv_blocks * bytes, 0});
+    group_of[static_cast<size_t>(i)] = g;
+    first_plane[static_cast<size_t>(i)] = cache_groups[g].planes;
+    cache_groups[g].planes += 2;
+  }
+  int64_t block = 0;
+  for (BlockGroup& group : cache_groups) {
+    group.host_at = block;
+    group.pool_at = c.kv_blocks * block;
+    block += group.planes * group.plane_bytes;
+  }
+  kv_block_bytes = static_cast<uint64_t>(block);
+  for (int32_t i = 0; i < part.layer_count(); ++i) {
+    const size_t own = static_cast<size_t>(i - part.mixer(i).kv_layer);
+    const BlockGroup& group = cache_groups[group_of[own]];
+    const int64_t keys = group.pool_at + first_plane[own] * group.pool_stride;
+    caches.push_back({static_cast<uint64_t>(keys), static_cast<uint64_t>(keys + group.pool_stride)});
+  }
+}
+
 Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes& s, uint8_t* base) {
-  const UniformShape& d = model.desc();
+  const Description& d = model.desc();
   Pieces pieces(base);
   const int64_t t = s.tokens;
   x = pieces.take<float>(t * s.hidden_stride);
   norm = pieces.act(std::max<int64_t>(t, s.logit_rows) * s.hidden_stride);
   qkv = pieces.take<float>(t * s.qkv_stride);
   q = pieces.act(t * s.q_stride);
-  attention = pieces.act(t * s.attention_stride);
-  ffn = pieces.act(t * s.ffn_stride);
-  const int64_t widest = std::max({s.hidden_stride, s.attention_stride, s.ffn_stride});
+  WideRows attended(pieces, t), activated(pieces, t);
+  int64_t widest = s.hidden_stride;
+  bool ends = d.layer_input_width != 0;
+  for (int32_t i = 0; i < d.layer_count(); ++i) {
+    attention.push_back(attended.of(attended_width(d.mixer(i))));
+    ffn.push_back(activated.of(d.mlp(i).width));
+    widest = std::max({widest, attention.back().stride, ffn.back().stride});
+    ends = ends || ends_mixer(d, i) || ends_mlp(d, i);
+  }
+  branch = ends ? pieces.take<float>(t * s.hidden_stride) : nullptr;
+  layer_inputs = input_rows = nullptr;
+  input_ffn = {};
+  if (d.layer_input_width != 0) {
+    layer_inputs = pieces.take<float>(t * s.inputs_stride);
+    input_rows = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.inputs_stride);
+    input_ffn = WideRows(pieces, t).of(d.layer_input_width);
+  }
   input_sums = pieces.bytes(static_cast<uint64_t>(input_sum_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
   semaphores = pieces.take<uint32_t>(kGemmSemaphores);
-  gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
-  up = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
-  rope_table = pieces.take<float>(t * std::max(d.rope_dims, 1));
+  gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.gate_stride);
+  up = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.gate_stride);
+  for (const Rope& rope : d.ropes) rope_tables.push_back(pieces.take<float>(t * std::max(rope.dims, 1)));
   token = pieces.take<int32_t>(t);
   nan_flags = pieces.take<int32_t>(t);
   logits = pieces.take<float>(int64_t{s.logit_rows} * s.vocab_stride);
-  frequencies = pieces.take<double>(std::max(d.rope_dims / 2, 1));
-  plan_first = pieces.take<int32_t>(int64_t{s.decode_parts} * (s.decode_rows + 1));
-  plan_span = pieces.take<int32_t>(s.decode_parts);
-  decode = pieces.bytes(
-      static_cast<uint64_t>(decode_attention_bytes(s.decode_rows, s.decode_units, d.heads / model.ranks(), d.head_dim)));
-  prefill = pieces.bytes(static_cast<uint64_t>(prefill_attention_bytes(s.prefill_places, d.heads / model.ranks(), d.head_dim)));
+  for (const Rope& rope : d.ropes) frequencies.push_back(pieces.take<double>(std::max(rope.dims / 2, 1)));
+  plan_first = pieces.take<int32_t>(int64_t{s.kinds.count()} * s.decode_parts * (s.decode_rows + 1));
+  plan_span = pieces.take<int32_t>(int64_t{s.kinds.count()} * s.decode_parts);
+  int64_t prefill_bytes = 0;
+  for (const AttentionKind& kind : s.kinds.kinds) {  // the counters of decode attention lie where its kind says
+    decode.push_back(pieces.bytes(static_cast<uint64_t>(decode_attention_bytes(s.decode_rows, s.decode_units, kind.heads, kind.head_dim))));
+    prefill_bytes = std::max(prefill_bytes, prefill_attention_bytes(s.prefill_places, kind.heads, kind.head_dim));
+  }
+  prefill = pieces.bytes(static_cast<uint64_t>(prefill_bytes));
   sampler = pieces.bytes(static_cast<uint64_t>(sampler_bytes(s.logit_rows, d.vocab)));
   const int64_t slot_count = c.max_sequences;
   slots.mask_words = (d.vocab + 31) / 32;

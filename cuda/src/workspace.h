@@ -2,26 +2,39 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "kernels/block_copy.h"
 #include "kernels/kv.h"
 #include "kernels/rows.h"
 #include "kernels/sampler/state.h"
 #include "kernels/types.h"
 #include "millrace/engine.h"
+#include "src/kinds.h"
 #include "src/model.h"
 
 namespace mr::cuda {
 
 constexpr int32_t kLogitRows = 256;      // rows of logits held at once, at most
-constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GEMMs held at once
+constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GEMMs, or of layer inputs, held at once
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
 
+// Where the cache of a layer begins in the pool, in bytes: of a layer that reads another layer's cache, where that begins.
+struct LayerCache {
+  uint64_t keys, values;
+};
+
 // Sizes that follow from a model and a configuration; of one rank, and the same on each.
 struct Sizes {
-  KvLayout kv;         // of the rank's heads
-  // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads.
-  int64_t hidden_stride, q_width, q_stride, attention_stride, qkv_stride, ffn_stride, vocab_stride;  // elements
+  Kinds kinds;                            // of the rank's heads
+  std::vector<KvLayout> layouts;          // by kind
+  // The pool: group after group, in each the keys and the values of one layer after another, in each all blocks.
+  std::vector<BlockGroup> cache_groups;
+  std::vector<LayerCache> caches;         // by layer
+  // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads. The widest
+  // layer's, where layers differ.
+  int64_t hidden_stride, q_stride, qkv_stride, gate_stride, inputs_stride, vocab_stride;  // elements
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
   int32_t decode_parts;   // such pieces in one step, at most
@@ -37,8 +50,25 @@ struct Sizes {
   uint64_t mask_bytes;      // of the masks of one step, at most
 
   // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
-  Sizes(const UniformShape& model, const mr_runner_config& config, int32_t ranks = 1);
+  Sizes(const Description& model, const mr_runner_config& config, int32_t ranks = 1);
+
+  const KvLayout& layout(int32_t layer) const { return layouts[static_cast<size_t>(kinds.of_layer[static_cast<size_t>(layer)])]; }
+
+ private:
+  void lay_out_cache(const Description& part, const mr_runner_config& config);
 };
+
+// Rows of activations. Behind a row's width there are zeros up to a whole unit of weights, so layers of different widths
+// have different rows.
+struct ActRows {
+  void* base;
+  int64_t stride;  // elements
+};
+
+// Row `row` of activations whose rows are `stride` elements apart.
+inline void* act_row(void* base, int64_t row, int64_t stride) {
+  return static_cast<uint8_t*>(base) + row * stride * static_cast<int64_t>(kActBytes);
+}
 
 // f32 unless stated; T = tokens, L = logit_rows.
 struct Workspace {
@@ -46,19 +76,24 @@ struct Workspace {
   void* norm;      // (T, hidden_stride) act (activations.h); of the head: (L, hidden_stride)
   float* qkv;      // (T, qkv_stride): Q, K, V behind one another
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
-  void* attention; // (T, attention_stride) act: heads of head_dim
-  void* ffn;       // (T, ffn_stride) act
+  std::vector<ActRows> attention;  // by layer: (T, stride) act: heads of head_dim
+  std::vector<ActRows> ffn;        // by layer: (T, stride) act
+  float* branch;   // (T, hidden_stride) where branches end with more than a sum; null elsewhere
+  // Of layer inputs, null without them.
+  float* layer_inputs;   // (T, inputs_stride)
+  float* input_rows;     // (min(T, kGateRows), inputs_stride): rows of their embedding
+  ActRows input_ffn;     // (T, stride) act: layer_input_width
   void* input_sums;     // of a GEMM of T or L rows (input_sums.h)
   uint32_t* semaphores; // (kGemmSemaphores) zeros between GEMMs (gemm.h)
-  float *gate, *up;  // (min(T, kGateRows), ffn_stride) each
-  float* rope_table;    // (T, rope_dims)
+  float *gate, *up;  // (min(T, kGateRows), gate_stride) each
+  std::vector<float*> rope_tables;    // by rotation: (T, dims)
   int32_t* token;  // (T) resolved ids
   int32_t* nan_flags; // (T)
   float* logits;   // (L, vocab_stride)
-  double* frequencies;  // (rope_dims / 2)
-  int32_t* plan_first;  // (decode_parts, decode_rows + 1)
-  int32_t* plan_span;   // (decode_parts)
-  void* decode;    // decode attention's own
+  std::vector<double*> frequencies;   // by rotation: (dims / 2)
+  int32_t* plan_first;  // (kinds, decode_parts, decode_rows + 1)
+  int32_t* plan_span;   // (kinds, decode_parts)
+  std::vector<void*> decode;          // by kind: decode attention's own
   void* prefill;   // prefill attention's own
   void* sampler;   // the sampler's own
   SlotTables slots;

@@ -94,10 +94,12 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
     begin.feeds = feeds;
     begin.history = history;
     begin.history_stride = longest;
-    begin.plan = DecodePlan{first, span, capacity};
+    begin.plans[0] = DecodePlan{first, span, capacity};
+    begin.windows[0] = common.window;
+    begin.plan_count = 1;
     MUST(launch_begin(begin, Stream{}));
     for (int i = 0; i < division.runs; ++i)
-      MUST(launch_decode_attention({common, count, begin.plan, workspace.data(), division.sm_count}, Stream{}));
+      MUST(launch_decode_attention({common, count, begin.plans[0], workspace.data(), division.sm_count}, Stream{}));
     synchronize();
   } else {
     for (PrefillTile& t : tiles) t.position = rows[static_cast<size_t>(t.row)].position;

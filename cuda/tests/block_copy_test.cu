@@ -37,12 +37,13 @@ void round_trip(int32_t blocks, int32_t planes, int64_t plane_bytes) {
   std::vector<BlockCopy> out, in;
   for (int32_t b = 0; b < blocks; ++b) {
     uint8_t* const between = away + (blocks - 1 - b) * block_bytes;
-    out.push_back({pool.data() + b * plane_bytes, between, stride, plane_bytes});
-    in.push_back({away + b * block_bytes, other.data() + b * plane_bytes, plane_bytes, stride});
+    out.push_back({{pool.data(), b}, {between, -1}});
+    in.push_back({{away + b * block_bytes, -1}, {other.data(), b}});
   }
   Guarded<BlockCopy> device_out(out), device_in(in);
-  MUST(launch_block_copies({device_out, blocks, planes, plane_bytes}, Stream{}));
-  MUST(launch_block_copies({device_in, blocks, planes, plane_bytes}, Stream{}));
+  const BlockGroup group{planes, plane_bytes, 0, stride, 0};
+  MUST(launch_block_copies({device_out, blocks, group}, Stream{}));
+  MUST(launch_block_copies({device_in, blocks, group}, Stream{}));
   synchronize();
   const std::vector<uint8_t> got = other.read();
   for (int32_t b = 0; b < blocks; ++b)
@@ -119,13 +120,14 @@ TEST(BlockCopies, ReachBeyond4GiB) {
   Guarded<uint8_t> piece(content), back(content.size());
   std::vector<BlockCopy> in, out;
   for (int32_t b = 0; b < kBlocks; ++b) {
-    in.push_back({piece.data() + b * kBlockBytes, pool + places[b], kPlaneBytes, kStride});
-    out.push_back({pool + places[b], back.data() + b * kBlockBytes, kStride, kPlaneBytes});
+    in.push_back({{piece.data() + b * kBlockBytes, -1}, {pool + places[b], 0}});
+    out.push_back({{pool + places[b], 0}, {back.data() + b * kBlockBytes, -1}});
   }
   Guarded<BlockCopy> device_in(in), device_out(out);
   blank();
-  MUST(launch_block_copies({device_in, kBlocks, kPlanes, kPlaneBytes}, Stream{}));
-  MUST(launch_block_copies({device_out, kBlocks, kPlanes, kPlaneBytes}, Stream{}));
+  const BlockGroup group{kPlanes, kPlaneBytes, 0, kStride, 0};
+  MUST(launch_block_copies({device_in, kBlocks, group}, Stream{}));
+  MUST(launch_block_copies({device_out, kBlocks, group}, Stream{}));
   synchronize();
   EXPECT_TRUE(back.read() == content) << "there and back";
   for (int32_t b = 0; b < kBlocks; ++b)
@@ -142,19 +144,19 @@ TEST(BlockCopies, ReachBeyond4GiB) {
 
   // From one side of 4 GiB to the other.
   blank();
-  Guarded<BlockCopy> across(std::vector<BlockCopy>{{pool + places[0], pool + places[5], kStride, kStride}});
-  MUST(launch_block_copies({device_in, 1, kPlanes, kPlaneBytes}, Stream{}));
-  MUST(launch_block_copies({across, 1, kPlanes, kPlaneBytes}, Stream{}));
+  Guarded<BlockCopy> across(std::vector<BlockCopy>{{{pool + places[0], 0}, {pool + places[5], 0}}});
+  MUST(launch_block_copies({device_in, 1, group}, Stream{}));
+  MUST(launch_block_copies({across, 1, group}, Stream{}));
   synchronize();
   for (int32_t p = 0; p < kPlanes; ++p) expect_plane(pool + p * kStride + places[5], content.data() + p * kPlaneBytes, "within the pool");
   MUST(cudaFree(memory));
 }
 
 TEST(BlockCopies, OfNothingAreNone) {
-  EXPECT_EQ(launch_block_copies({nullptr, 0, 2, 1024}, Stream{}), cudaSuccess);
-  EXPECT_EQ(launch_block_copies({nullptr, 1, 0, 1024}, Stream{}), cudaSuccess);
-  EXPECT_EQ(launch_block_copies({nullptr, 1, 2, 1000}, Stream{}), cudaErrorInvalidValue);
-  EXPECT_EQ(launch_block_copies({nullptr, 65536, 2, 1024}, Stream{}), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_block_copies({nullptr, 0, {2, 1024, 0, 0, 0}}, Stream{}), cudaSuccess);
+  EXPECT_EQ(launch_block_copies({nullptr, 1, {0, 1024, 0, 0, 0}}, Stream{}), cudaSuccess);
+  EXPECT_EQ(launch_block_copies({nullptr, 1, {2, 1000, 0, 0, 0}}, Stream{}), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_block_copies({nullptr, 65536, {2, 1024, 0, 0, 0}}, Stream{}), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -51,11 +51,13 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
     EXPECT_EQ(refusal.code, MR_UNIMPLEMENTED);
     EXPECT_NE(refusal.message.find(name), std::string::npos) << refusal.message;
   };
-  refused("layer 1 has a sliding window", [](Description&, mr_layer_desc& l) { l.mixer.window = 16; });
-  refused("layer 1 has a norm after a branch", [](Description&, mr_layer_desc& l) { l.mlp.flags = MR_MLP_END_NORM; });
-  refused("layer 1 has an activation other than SiLU", [](Description&, mr_layer_desc& l) { l.mlp.activation = MR_ACT_GELU_TANH; });
-  refused("layer 1 has other sizes or options than layer 0", [](Description&, mr_layer_desc& l) { l.mlp.width = 512; });
-  refused("logit_cap is set", [](Description& d, mr_layer_desc&) { d.logit_cap = 30; });
+  refused("layer 1: head_dim is 300", [](Description&, mr_layer_desc& l) { l.mixer.key_dim = l.mixer.value_dim = 300; });
+  refused("layer 1 has heads whose keys and values differ", [](Description&, mr_layer_desc& l) { l.mixer.value_dim = 32; });
+  refused("5 rotations", [](Description& d, mr_layer_desc&) { d.ropes.resize(5, d.ropes[0]); });
+  refused("5 kinds of attention", [](Description& d, mr_layer_desc&) {
+    d.layers.resize(5, d.layers[0]);
+    for (int32_t i = 0; i < 5; ++i) d.layers[static_cast<size_t>(i)].mixer.window = i;
+  });
 }
 
 TEST_F(Config, SaysThatItsClassesDiffer) {

@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "cpu/error.h"
+#include "tests/uniform.h"
 
 namespace mr::cuda::test {
 namespace {
 
-UniformShape desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t ffn, int32_t vocab) {
+Description desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t ffn, int32_t vocab) {
   UniformShape d{};
   d.hidden = hidden;
   d.heads = heads;
@@ -16,10 +17,11 @@ UniformShape desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t he
   d.head_dim = head_dim;
   d.ffn = ffn;
   d.vocab = vocab;
-  return d;
+  d.layers = 1;
+  return description_of(d);
 }
 
-std::string refusal(const UniformShape& desc, int32_t ranks) {
+std::string refusal(const Description& desc, int32_t ranks) {
   try {
     check_division(desc, ranks);
   } catch (const mr::Error& e) {
@@ -53,10 +55,10 @@ TEST(Division, HeadsAreDividedWhole) {
     EXPECT_EQ(second.first, 3 * 80);
     EXPECT_EQ(second.count, 3 * 80);
   }
-  const UniformShape part = part_of(desc_of(4096, 32, 8, 128, 14336, 128256), 1, 2);
-  EXPECT_EQ(part.heads, 16);
-  EXPECT_EQ(part.kv_heads, 4);
-  EXPECT_EQ(part.ffn, 7168);
+  const Description part = part_of(desc_of(4096, 32, 8, 128, 14336, 128256), 1, 2);
+  EXPECT_EQ(part.mixer(0).heads, 16);
+  EXPECT_EQ(part.mixer(0).kv_heads, 4);
+  EXPECT_EQ(part.mlp(0).width, 7168);
   EXPECT_EQ(part.hidden, 4096);
   EXPECT_EQ(part.vocab, 128256);
 }
@@ -77,15 +79,15 @@ TEST(Division, OneGpuTakesWhateverThereIs) {
 
 TEST(Division, NamesWhatCannotBeDivided) {
   EXPECT_EQ(refusal(desc_of(4096, 32, 8, 128, 14336, 128256), 2), "");
-  EXPECT_NE(refusal(desc_of(4096, 32, 1, 128, 14336, 128256), 2).find("kv_heads is 1"), std::string::npos);
-  EXPECT_NE(refusal(desc_of(4096, 12, 6, 128, 14336, 128256), 4).find("kv_heads is 6"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(4096, 32, 1, 128, 14336, 128256), 2).find("layer 0 has 1 kv_heads"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(4096, 12, 6, 128, 14336, 128256), 4).find("layer 0 has 6 kv_heads"), std::string::npos);
   EXPECT_EQ(refusal(desc_of(64, 2, 2, 1, 64, 64), 2), "");
   EXPECT_EQ(refusal(desc_of(144, 4, 4, 36, 128, 100), 4), "");
   EXPECT_EQ(refusal(desc_of(64, 4, 4, 16, 64, 65), 4), "");
   EXPECT_NE(refusal(desc_of(48, 4, 4, 12, 64, 65), 4).find("hidden is 48"), std::string::npos);
   EXPECT_NE(refusal(desc_of(64, 4, 4, 16, 64, 33), 4).find("vocab is 33: too little for 4 GPUs"), std::string::npos);
   EXPECT_NE(refusal(desc_of(16, 2, 2, 16, 64, 64), 2).find("hidden is 16"), std::string::npos);
-  EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 16, 64), 2).find("ffn is 16"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 16, 64), 2).find("MLP width is 16"), std::string::npos);
   EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 64, 9), 2).find("vocab is 9"), std::string::npos);
 }
 

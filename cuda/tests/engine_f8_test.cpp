@@ -24,8 +24,8 @@ TEST(F8Cache, TakesAByteAnElementAndAScaleAHead) {
     segment.first_position = 99;
     segment.count = 1;
     plan.segments = {segment};
-    const uint64_t eight = step_bytes(*model, Sizes(desc, config_of(MR_KV_F8)).kv, plan);
-    const uint64_t sixteen = step_bytes(*model, Sizes(desc, config_of(MR_KV_BF16)).kv, plan);
+    const uint64_t eight = step_bytes(*model, Kv::kF8, plan);
+    const uint64_t sixteen = step_bytes(*model, Kv::kAct, plan);
     EXPECT_EQ(sixteen - eight, 100 * planes * kv_heads * static_cast<uint64_t>(head_dim - 4)) << head_dim;
   }
 }
@@ -54,8 +54,8 @@ TEST(F8Cache, StandsBesideActivationsOfEitherType) {
     mr_runner_config config = config_of(MR_KV_F8);
     config.act_type = act_type;
     const Sizes sizes(model->desc(), config);
-    EXPECT_EQ(sizes.kv.act, act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16) << act_type;
-    EXPECT_EQ(sizes.kv.kv, Kv::kF8);
+    EXPECT_EQ(sizes.layouts[0].act, act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16) << act_type;
+    EXPECT_EQ(sizes.layouts[0].kv, Kv::kF8);
     const std::vector<float> eight = scores_of(model, config);
     for (size_t i = 0; i < sixteen.size(); ++i) EXPECT_NEAR(eight[i], sixteen[i], 0.25) << act_type << " token " << i + 1;
     EXPECT_NE(eight, sixteen);

@@ -18,6 +18,7 @@
 #include "src/device.h"
 #include "src/error.h"
 #include "src/model.h"
+#include "tests/uniform.h"
 #include "src/runner.h"
 
 namespace mr::cuda::test {

@@ -105,7 +105,7 @@ TEST(Elementwise, GatesBySilu) {
         Guarded<float> dgate(gate), dup(up);
         Guarded<uint16_t> pgate(packed_gate), pup(packed_up), out(static_cast<size_t>(rows * dim));
         MUST(launch_swiglu({f32 ? static_cast<void*>(dgate.data()) : pgate.data(), f32 ? static_cast<void*>(dup.data()) : pup.data(),
-                            f32, act, out.data(), rows, dim, dim, dim}, Stream{}));
+                            f32, act, out.data(), rows, dim, dim, dim, dim}, Stream{}));
         std::vector<double> want(gate.size());
         for (size_t i = 0; i < want.size(); ++i) want[i] = gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
         EXPECT_TRUE(near(from_acts(act, out.read()), want, {half_least(act), half_step(act) + 1e-6})) << name(act) << dim;

@@ -36,10 +36,10 @@ struct Step {
     begin.feeds = feeds;
     begin.history = history;
     begin.history_stride = history_stride;
-    begin.frequencies = frequencies;
-    begin.rope_dims = static_cast<int32_t>(frequency.size()) * 2;
-    begin.rope_table = rope_table;
-    begin.plan = DecodePlan{first, span, capacity};
+    begin.ropes[0] = {frequencies, static_cast<int32_t>(frequency.size()) * 2, 1, rope_table};
+    begin.rope_count = 1;
+    begin.plans[0] = DecodePlan{first, span, capacity};
+    begin.plan_count = 1;
     MUST(launch_begin(begin, Stream{}));
   }
 };

@@ -134,6 +134,7 @@ cudaError_t launch_gemv(const PreparedDevice& device, const GemmArgs& args, int3
   p.heads = args.heads;
   p.x_scale = args.x_scale;
   p.pair_share = 1 / args.pair_scale;
+  p.gelu = args.gelu ? 1 : 0;
   if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = static_cast<int32_t>(tiles) * p.token_tiles;
   p.item_stride = std::min(p.items, prepared_kernel.tiles_at_once);

@@ -61,7 +61,7 @@ enum class Epilogue : int32_t {
   kStoreF32 = 0,  // out = y + bias, f32
   kStoreAct = 1,  // out = y + bias in the activation type
   kAddF32 = 2,    // out += y + bias, f32: the residual stream
-  kSwiGLU = 3,    // out = silu(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type; 0 is the gate, 1 the up projection
+  kSwiGLU = 3,    // out = activation(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type; 0 is the gate, 1 the up projection
   kHeads = 4      // y + bias of 0 (queries), 1 (keys) and 2 (values), rotated and written as launch_finish_qkv does, see GemmHeads
 };
 
@@ -110,6 +110,7 @@ struct GemmArgs {
   // Powers of two that keep activations inside the range of f16 without rounding: x is stored divided by x_scale, so
   // sums are multiplied by it, and out of a kSwiGLU pair is written divided by pair_scale.
   float x_scale = 1, pair_scale = 1;
+  bool gelu = false;  // the activation of a kSwiGLU pair is GELU (activation.cuh), and not SiLU
   // Workspace of input_sum_bytes(tokens, cols) bytes (input_sums.h), 16-byte aligned, or null. No other GEMM may use it
   // until this one has ended. Without it many tokens take more time; the bits are the same.
   void* input_sums = nullptr;

@@ -39,6 +39,7 @@ struct GemvParams {
   GemmNorm norm;
   GemmHeads heads;
   float x_scale, pair_share;  // sums are multiplied by x_scale, the result of a pair by pair_share
+  int32_t gelu;               // bool: a pair's activation is GELU
 };
 
 // Widest row that a GEMM can norm itself. One block must hold it as rms_norm does, kNormKept groups of four floats for

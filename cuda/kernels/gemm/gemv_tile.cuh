@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/targets.cuh"
 
@@ -132,7 +133,8 @@ struct GemvTile {
     up *= p.x_scale;
     if (p.targets[0].bias != nullptr) gate += p.targets[0].bias[row];
     if (p.targets[1].bias != nullptr) up += p.targets[1].bias[row];
-    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-gate)) * up * p.pair_share);
+    const float u = p.gelu != 0 ? gelu_argument(gate) : gate;
+    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-u)) * up * p.pair_share);
   }
 };
 

@@ -8,7 +8,7 @@
 #include "kernels/act.cuh"
 #include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/prefill_wgmma.h"
-#include "kernels/gemm/silu.cuh"
+#include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/targets.cuh"
 #include "kernels/gemm/wgmma.cuh"
 
@@ -215,11 +215,11 @@ struct M128Reduction {
       float y[together * 4];
 #pragma unroll
       for (int32_t i = 0; i < together * 4; ++i) {
-        y[i] = c + i / 4 * step < columns ? gate[i / 4][i % 4] : 1;  // missing columns must not trigger silu's slow path
+        y[i] = c + i / 4 * step < columns ? gate[i / 4][i % 4] : 1;  // missing columns must not trigger the slow path
         if (biased[0]) y[i] += bias[0][i % 4];
         if (biased[1]) up[i / 4][i % 4] += bias[1][i % 4];
       }
-      silu_each(y);
+      activate_each(y, p.gelu != 0);
 #pragma unroll
       for (int32_t j = 0; j < together; ++j) {
         if (c + j * step >= columns) continue;

@@ -209,6 +209,7 @@ WgmmaParams wgmma_params(const GemmArgs& args, int32_t first, int32_t last, int3
   p.semaphores = args.semaphores;
   p.x_scale = args.x_scale;
   p.pair_share = 1 / args.pair_scale;
+  p.gelu = args.gelu ? 1 : 0;
   const int32_t panels_a_tile = p.pair ? panels_of_tile / 2 : panels_of_tile;
   for (int32_t i = first; i < last; ++i) {
     const GemmTarget& t = args.targets[i];

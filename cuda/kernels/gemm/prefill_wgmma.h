@@ -25,6 +25,7 @@ struct WgmmaParams {
   Epilogue epilogue;
   int32_t boxed_out;             // bool: results are stored by TMA
   float x_scale, pair_share;     // sums are multiplied by x_scale, the result of a pair by pair_share
+  int32_t gelu;                  // bool: a pair's activation is GELU
   uint32_t* semaphores;               // GemmArgs::semaphores
   uint32_t partition_groups, partition_share;  // twice the groups of 256 columns; 2^31 / partitions, rounded up
 };

@@ -7,17 +7,19 @@
 #pragma once
 
 #include "kernels/act.cuh"
+#include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/prefill_wgmma_pipeline.cuh"
 
 namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// x / (1 + e^-x). Both approximations are good to 2^-20 unless the result is lost in rounding; what they flush to zero
+// x / (1 + e^-u). Both approximations are good to 2^-20 unless the result is lost in rounding; what they flush to zero
 // would vanish when added to 1, or is 0 anyway.
-__device__ __forceinline__ float silu(float x) {
+__device__ __forceinline__ float activated(float x, bool gelu) {
+  const float u = gelu ? gelu_argument(x) : x;
   float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(u * -1.44269504f));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
   return x * inverse;
 }
@@ -274,7 +276,7 @@ struct PrefillEpilogue {
             const float mine = sums[(kept + begin + n0 + n) * 4 + i], other = __uint_as_float(bits[i]);
             const float y0 = scaled(gate ? mine : other, p.x_scale, bias[0][i / 2]);
             const float y1 = scaled(gate ? other : mine, up_scale, bias[1][i / 2]);
-            y[n][i] = silu(y0) * y1;
+            y[n][i] = activated(y0, p.gelu != 0) * y1;
           }
         }
         if (p.boxed_out) {

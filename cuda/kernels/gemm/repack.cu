@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kThreads) columns_per_block(DequantRowsArgs a,
   const bool known = id >= 0 && id < a.weight.rows;
   const PackedRow<T> row{a.weight.data, known ? id : 0, groups};
   for (int64_t k = int64_t{blockIdx.y} * kThreads + threadIdx.x; k < a.weight.cols; k += int64_t{gridDim.y} * kThreads) {
-    out[k] = known ? value_of<T>(row, k) : __int_as_float(0x7fffffff);
+    out[k] = known ? value_of<T>(row, k) * a.scale : __int_as_float(0x7fffffff);
   }
 }
 

@@ -16,14 +16,15 @@ cudaError_t launch_repack(const void* file, const PackedWeight& to, const Stream
 // memory, any alignment). It only reads the weight, so it may run concurrently with GEMMs.
 cudaError_t launch_unpack(const PackedWeight& from, uint64_t offset, uint64_t count, void* out, const Stream& on);
 
-// out[i] = row row_ids[i] of the weight as f32, with one rounding for each operation of the format. An id outside [0,
-// rows) gives a row of NaN.
+// out[i] = row row_ids[i] of the weight as f32 times scale, with one rounding for each operation of the format. An id
+// outside [0, rows) gives a row of NaN.
 struct DequantRowsArgs {
   PackedWeight weight;
   const int32_t* row_ids;  // (count), device
   int32_t count;
   float* out;          // (count, cols), row stride out_stride
   int64_t out_stride;  // elements
+  float scale = 1;
 };
 cudaError_t launch_dequant_rows(const DequantRowsArgs& args, const Stream& on);
 

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/gemm/prefill_wgmma.h"
-#include "kernels/gemm/silu.cuh"
+#include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/skinny_wgmma.h"
 #include "kernels/gemm/targets.cuh"
 #include "kernels/gemm/wgmma.cuh"
@@ -154,7 +154,7 @@ struct SkinnyReduction {
       if (target.bias != nullptr) gate[i] += target.bias[r];
       if (p.targets[1].bias != nullptr) up[i] += p.targets[1].bias[r];
     }
-    silu_each(gate);
+    activate_each(gate, p.gelu != 0);
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t r = row + i / 2 * 8, t = token + i % 2;

@@ -1,5 +1,5 @@
-// silu_each against the expression that it replaces, over every float.
-#include "kernels/gemm/silu.cuh"
+// activate_each against the expressions that it replaces, over every float.
+#include "kernels/gemm/activation.cuh"
 
 #include "tests/gemm_fixture.h"
 
@@ -8,32 +8,36 @@ namespace {
 
 // Each thread tests four neighbouring floats together, so that one may send the others down the slow path, and each of
 // them alone.
-__global__ void count_differences(uint32_t first, unsigned long long* differences) {
+__global__ void count_differences(uint32_t first, bool gelu, unsigned long long* differences) {
   const uint32_t at = first + (blockIdx.x * blockDim.x + threadIdx.x) * 4;
   float x[4], want[4];
   for (uint32_t i = 0; i < 4; ++i) {
     x[i] = __uint_as_float(at + i);
-    want[i] = x[i] / (1.0f + expf(-x[i]));
+    want[i] = x[i] / (1.0f + expf(-(gelu ? gelu_argument(x[i]) : x[i])));
   }
   float alone[4];
   for (uint32_t i = 0; i < 4; ++i) {
     float pair[2] = {x[i], x[i]};
-    silu_each(pair);
+    activate_each(pair, gelu);
     alone[i] = pair[0];
   }
-  silu_each(x);
+  activate_each(x, gelu);
   const auto differ = [](float a, float b) { return !(isnan(a) && isnan(b)) && __float_as_uint(a) != __float_as_uint(b); };
   for (uint32_t i = 0; i < 4; ++i)
     if (differ(x[i], want[i]) || differ(alone[i], want[i])) atomicAdd(differences, 1ull);
 }
 
-TEST(Silu, IsTheExpressionForEveryFloat) {
+class Activation : public testing::TestWithParam<bool> {};
+
+TEST_P(Activation, IsTheExpressionForEveryFloat) {
   Guarded differences(std::vector<unsigned long long>{0});
   for (uint64_t first = 0; first < uint64_t{1} << 32; first += uint64_t{1} << 28)
-    count_differences<<<1 << 18, 256>>>(static_cast<uint32_t>(first), differences.as<unsigned long long>());
+    count_differences<<<1 << 18, 256>>>(static_cast<uint32_t>(first), GetParam(), differences.as<unsigned long long>());
   ASSERT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(differences.read<unsigned long long>()[0], 0u);
 }
+
+INSTANTIATE_TEST_SUITE_P(SiluAndGelu, Activation, testing::Bool());
 
 }  // namespace
 }  // namespace mr::cuda

@@ -1,0 +1,70 @@
+#include "src/kinds.h"
+
+#include "cpu/error.h"
+#include "kernels/kv.h"
+#include "kernels/rows.h"
+
+namespace mr::cuda {
+namespace {
+
+[[noreturn]] void refuse(int32_t layer, const char* block) {
+  fail(MR_UNIMPLEMENTED, "model layer %d has %s, which this engine has no kernels for", layer, block);
+}
+
+void check_mixer(const mr_mixer_desc& m, int32_t layer) {
+  if (m.key_dim != m.value_dim) refuse(layer, "heads whose keys and values differ in width");
+  if (pad_head_dim(m.key_dim) == 0)
+    fail(MR_UNIMPLEMENTED, "model layer %d: head_dim is %d: this engine runs heads of 1 to 256 dims", layer, m.key_dim);
+}
+
+// Devices share what is computed head by head or column by column. What needs a whole row of a branch stays on one device.
+void check_shared(const Description& d, int32_t layer) {
+  const auto refuse_shared = [&](const char* block) {
+    fail(MR_UNIMPLEMENTED, "model layer %d has %s, which several GPUs do not divide: use one", layer, block);
+  };
+  const mr_mixer_desc &m = d.mixer(layer), &first = d.mixer(0);
+  if (ends_mixer(d, layer) || ends_mlp(d, layer) || d.layers[static_cast<size_t>(layer)].output_scale != 0)
+    refuse_shared("a norm or a scale after a branch");
+  if ((m.flags & MR_MIX_QK_ROW_NORM) != 0) refuse_shared("norms over whole rows of Q and K");
+  if (m.heads != first.heads || m.kv_heads != first.kv_heads || m.key_dim != first.key_dim || d.mlp(layer).width != d.mlp(0).width)
+    refuse_shared("other sizes than layer 0");
+}
+
+}  // namespace
+
+Kinds::Kinds(const Description& desc) {
+  for (int32_t i = 0; i < desc.layer_count(); ++i) {
+    const mr_mixer_desc& m = desc.mixer(i);
+    size_t kind = 0;
+    while (kind < kinds.size() && (kinds[kind].heads != m.heads || kinds[kind].kv_heads != m.kv_heads || kinds[kind].head_dim != m.key_dim ||
+                                   kinds[kind].window != m.window))
+      ++kind;
+    if (kind == kinds.size()) kinds.push_back({m.heads, m.kv_heads, m.key_dim, m.window});
+    of_layer.push_back(static_cast<int32_t>(kind));
+  }
+}
+
+bool ends_mixer(const Description& desc, int32_t layer) {
+  return (desc.mixer(layer).flags & MR_MIX_END_NORM) != 0 || desc.residual_scale != 1;
+}
+
+bool ends_mlp(const Description& desc, int32_t layer) {
+  return (desc.mlp(layer).flags & MR_MLP_END_NORM) != 0 || desc.residual_scale != 1;
+}
+
+void check_description(const Description& desc, int32_t ranks) {
+  if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
+    fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
+  for (int32_t i = 0; i < desc.layer_count(); ++i) {
+    check_mixer(desc.mixer(i), i);
+    if (ranks > 1) check_shared(desc, i);
+  }
+  const Kinds kinds(desc);
+  if (kinds.count() > kMostKinds)
+    fail(MR_UNIMPLEMENTED, "model layers have %d kinds of attention (heads, their width, window): this engine computes at most %d",
+         kinds.count(), kMostKinds);
+  if (ranks > 1 && desc.layer_input_width != 0)
+    fail(MR_UNIMPLEMENTED, "model layer_input_width is %d: several GPUs do not divide inputs of layers: use one", desc.layer_input_width);
+}
+
+}  // namespace mr::cuda

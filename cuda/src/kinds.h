@@ -1,0 +1,34 @@
+// kinds: what the layers of a model have in common, and which descriptions this engine computes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/shape.h"
+
+namespace mr::cuda {
+
+// Attention of layers that divide its work alike. Layers of one kind share the plans of a step.
+struct AttentionKind {
+  int32_t heads, kv_heads, head_dim;
+  int32_t window;  // 0 = none
+};
+
+// The kinds of a model in the order of their first layers, and each layer's.
+struct Kinds {
+  std::vector<AttentionKind> kinds;
+  std::vector<int32_t> of_layer;  // index into kinds
+
+  explicit Kinds(const Description& desc);
+  int32_t count() const { return static_cast<int32_t>(kinds.size()); }
+};
+
+// Whether the output of a layer's mixer, or of its MLP, is more than added to the residual stream.
+bool ends_mixer(const Description& desc, int32_t layer);
+bool ends_mlp(const Description& desc, int32_t layer);
+
+// Throws UNIMPLEMENTED naming the first layer and block that this engine has no kernels for, or that `ranks` devices do not
+// divide.
+void check_description(const Description& desc, int32_t ranks);
+
+}  // namespace mr::cuda
