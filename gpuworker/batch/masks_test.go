@@ -66,6 +66,7 @@ func TestGuidedAndFreeSequencesShareSteps(t *testing.T) {
 }
 
 func testGuidedAndFree(t *testing.T, limits *maskLimits) {
+	t.Helper()
 	gate := make(chan struct{}) // opens when all wait, so that blocks run out
 	l, f := start(t, Config{Chunk: 7, masks: limits, Runner: engine.RunnerConfig{KVBlocks: 9, MaxSequences: 4}}, func(f *fakeRunner) { f.gate = gate })
 	var wg, waiting sync.WaitGroup
@@ -118,6 +119,7 @@ func TestGuidedContinuationsAndResume(t *testing.T) {
 }
 
 func testGuidedContinuations(t *testing.T, limits *maskLimits) {
+	t.Helper()
 	l, _ := start(t, Config{masks: limits}, nil)
 	r := guided(t, Request{Prompt: prompt(30, 3), MaxTokens: 30, Params: engine.SlotParams{Seed: 5}}, oddNumbers)
 	r.Continuations = append(r.Continuations, r.Continuations[0])

@@ -221,13 +221,13 @@ func (r *arena) space() *node {
 
 // some reports whether an object with a property exists, if the values of some rules are known to exist.
 func (o *object) some(known []bool) bool {
-	any := slices.ContainsFunc(o.otherValues, func(rule int) bool { return known[rule] })
+	found := slices.ContainsFunc(o.otherValues, func(rule int) bool { return known[rule] })
 	for i, rule := range o.values {
-		if any = any || known[rule]; o.required[i] && !known[rule] {
+		if found = found || known[rule]; o.required[i] && !known[rule] {
 			return false
 		}
 	}
-	return any
+	return found
 }
 
 // prune drops the properties whose values do not exist. It returns false if others would be among them

@@ -86,7 +86,7 @@ func coderArguments(t indexed) (guide.Term, error) {
 		if root.field("additionalProperties") == "false" {
 			return lit(""), nil
 		}
-		return repeat(0, maxMembers, seq(lit("<parameter="), regex(`[^<>\n]{1,64}`), lit(">\n"), free, lit(endOfValue+"\n"))), nil
+		return upTo(maxMembers, seq(lit("<parameter="), regex(`[^<>\n]{1,64}`), lit(">\n"), free, lit(endOfValue+"\n"))), nil
 	}
 	parts := make([]guide.Term, len(members))
 	for i, m := range members {

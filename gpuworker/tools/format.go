@@ -156,11 +156,11 @@ func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
 	if f.family != nil {
 		a.Choice.Parallel = a.Choice.Parallel && f.family.parallel && a.Choice.Name == ""
 	}
-	make := f.tagged
+	constrain := f.tagged
 	if f.family != nil && f.family.whole != nil {
-		make = func(l Lexicon, a Answer, tools []indexed) (guide.Term, error) { return f.family.whole(f, l, a, tools) }
+		constrain = func(l Lexicon, a Answer, tools []indexed) (guide.Term, error) { return f.family.whole(f, l, a, tools) }
 	}
-	term, err := make(l, a, tools)
+	term, err := constrain(l, a, tools)
 	if err != nil {
 		return nil, err
 	}

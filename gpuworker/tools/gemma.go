@@ -125,7 +125,10 @@ func (g *gemmaTerms) value(schema json.RawMessage, path string, depth int) guide
 					fields[word] = raw
 				}
 			}
-			text, _ := json.Marshal(fields) // raw parts of a valid text
+			text, err := json.Marshal(fields)
+			if err != nil {
+				panic("tools: a part of a valid text is not JSON: " + err.Error())
+			}
 			all[i] = guide.Term{Op: guide.Nested, Source: &guide.Source{Kind: guide.JSONSchema, Text: string(text), Lenient: !g.strict}, Path: path}
 		}
 	}
@@ -148,7 +151,7 @@ func (g *gemmaTerms) text() guide.Term {
 
 // list is an array of a value.
 func list(item guide.Term) guide.Term {
-	return seq(lit("["), optional(seq(item, repeat(0, -1, seq(lit(","), item)))), lit("]"))
+	return seq(lit("["), optional(seq(item, upTo(-1, seq(lit(","), item)))), lit("]"))
 }
 
 // anything is any value of so many levels.
@@ -159,7 +162,7 @@ func (g *gemmaTerms) anything(levels int) guide.Term {
 	}
 	item := g.anything(levels - 1)
 	pair := seq(regex(bareKey), lit(":"), item)
-	return union(scalar, list(item), seq(lit("{"), optional(seq(pair, repeat(0, -1, seq(lit(","), pair)))), lit("}")))
+	return union(scalar, list(item), seq(lit("{"), optional(seq(pair, upTo(-1, seq(lit(","), pair)))), lit("}")))
 }
 
 // bareKey is a key of an object that its schema does not name.
@@ -191,7 +194,7 @@ func (g *gemmaTerms) object(s *shape, path string, depth int) guide.Term {
 			return lit("{}")
 		}
 		pair := seq(regex(bareKey), lit(":"), g.anything(maxFree-1))
-		return seq(lit("{"), optional(seq(pair, repeat(0, -1, seq(lit(","), pair)))), lit("}"))
+		return seq(lit("{"), optional(seq(pair, upTo(-1, seq(lit(","), pair)))), lit("}"))
 	}
 	// behind are the members from one on where another came, and first those where none did.
 	behind, first := lit(""), lit("")

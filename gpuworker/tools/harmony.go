@@ -27,7 +27,7 @@ var harmonyFamily = &family{
 			before, last = analysis, final(guide.Term{Op: guide.Nested, Source: a.Source})
 		}
 		if a.Choice.Mode == None || len(tools) == 0 {
-			return seq(repeat(0, maxMessages, before), last), nil
+			return seq(upTo(maxMessages, before), last), nil
 		}
 		kind := union(lit(" "+l.tag("<|constrain|>")+"json"), lit(" json"), lit(""))
 		call, err := eachTool(tools, func(t indexed, arguments guide.Term) guide.Term {
@@ -39,9 +39,9 @@ var harmonyFamily = &family{
 			return guide.Term{}, err
 		}
 		if a.Choice.Mode == Required {
-			return seq(repeat(0, maxMessages, analysis), call), nil
+			return seq(upTo(maxMessages, analysis), call), nil
 		}
-		return seq(repeat(0, maxMessages, before), union(call, last)), nil
+		return seq(upTo(maxMessages, before), union(call, last)), nil
 	},
 }
 
@@ -75,9 +75,9 @@ func harmonyMachine(_ Format, l Lexicon, _ bool) *machine {
 func (p *Parser) readHeader(text string) {
 	p.at = finalState
 	if _, to, found := strings.Cut(text, "to=functions."); found {
-		end := strings.IndexAny(to, " "+guide.Control+"<")
-		if end < 0 {
-			end = len(to)
+		end := 0
+		for end < len(to) && to[end] != ' ' && to[end] != '<' && to[end] != guide.Control[0] {
+			end++
 		}
 		p.at = argumentsState
 		p.begin(to[:end])

@@ -154,5 +154,5 @@ func several(first, next guide.Term, parallel bool) guide.Term {
 	if !parallel {
 		return first
 	}
-	return seq(first, repeat(0, maxCalls-1, next))
+	return seq(first, upTo(maxCalls-1, next))
 }

@@ -43,12 +43,12 @@ func seq(of ...guide.Term) guide.Term { return guide.Term{Op: guide.Sequence, Of
 
 func union(of ...guide.Term) guide.Term { return guide.Term{Op: guide.Union, Of: of} }
 
-// repeat is t low to high times; high below 0: no bound.
-func repeat(low, high int, t guide.Term) guide.Term {
-	return guide.Term{Op: guide.Repeat, Low: low, High: high, Of: []guide.Term{t}}
+// upTo is t at most high times; high below 0: no bound.
+func upTo(high int, t guide.Term) guide.Term {
+	return guide.Term{Op: guide.Repeat, High: high, Of: []guide.Term{t}}
 }
 
-func optional(t guide.Term) guide.Term { return repeat(0, 1, t) }
+func optional(t guide.Term) guide.Term { return upTo(1, t) }
 
 // regex is a text that matches an expression.
 func regex(text string) guide.Term {

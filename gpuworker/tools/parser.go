@@ -279,7 +279,9 @@ func quoteJSON(text string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // texts always encode
+	if err := e.Encode(text); err != nil {
+		panic("tools: a text has no JSON: " + err.Error()) // not reached: bytes that are not UTF-8 are replaced
+	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
 

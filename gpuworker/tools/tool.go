@@ -42,7 +42,7 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 // ValidName reports whether a tool may have a name. Such a name needs no escaping in any format.
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
-// ErrFormat: a format cannot write the calls that a request wants. It comes as a *Error.
+// ErrFormat says that a format cannot write the calls that a request wants. It comes as a *Error.
 var ErrFormat = errors.New("the tool format cannot write it")
 
 // Error states which part of the tools a format cannot write.

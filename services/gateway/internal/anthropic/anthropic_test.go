@@ -64,7 +64,7 @@ func TestToolsReachTheServer(t *testing.T) {
 		require.Equal(t, []string{"user hi ", "assistant I look. ", "tool sunny call_1", "tool  call_2", "user And? "}, roles)
 		require.Equal(t, "Hm.", chat.GetMessages()[1].GetReasoning())
 		require.Len(t, chat.GetMessages()[1].GetToolCalls(), 2)
-		require.Equal(t, `{"city":"Oslo"}`, chat.GetMessages()[1].GetToolCalls()[0].GetArguments())
+		require.JSONEq(t, `{"city":"Oslo"}`, chat.GetMessages()[1].GetToolCalls()[0].GetArguments())
 	}
 }
 

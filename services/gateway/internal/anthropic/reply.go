@@ -313,7 +313,8 @@ func (r *reply) begin(run target.Run) {
 	default:
 		b = append(b, `{"type":"text","text":"","citations":null}`...)
 	}
-	r.buffer = append(b, "}\n\n"...)
+	b = append(b, "}\n\n"...)
+	r.buffer = b
 	r.out.Step(0, r.buffer)
 }
 

@@ -48,7 +48,6 @@ func (c *conversation) tools(x *httpapi.Exchange, chat *pb.Chat) error {
 	if choice == nil {
 		return nil
 	}
-	name := ""
 	var parallel *bool
 	if choice.DisableParallel != nil {
 		allowed := !*choice.DisableParallel
@@ -60,8 +59,7 @@ func (c *conversation) tools(x *httpapi.Exchange, chat *pb.Chat) error {
 		if choice.Name == nil || *choice.Name == "" {
 			return httpapi.Invalid("tool_choice.name", "is missing")
 		}
-		name = *choice.Name
-		return translate.SetChoice(chat, "tool_choice", "", name, parallel)
+		return translate.SetChoice(chat, "tool_choice", "", *choice.Name, parallel)
 	default:
 		return httpapi.Invalid("tool_choice.type", "is %.32q: must be auto, any, none or tool", choice.Type)
 	}

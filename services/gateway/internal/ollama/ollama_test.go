@@ -59,7 +59,7 @@ func TestToolsReachTheServer(t *testing.T) {
 	require.True(t, in.GetResponse().GetParts())
 	require.Equal(t, "Hm.", messages[1].GetReasoning())
 	calls := messages[1].GetToolCalls()
-	require.Equal(t, `{"city":"Oslo"}`, calls[0].GetArguments())
+	require.JSONEq(t, `{"city":"Oslo"}`, calls[0].GetArguments())
 	require.NotEqual(t, calls[0].GetId(), calls[1].GetId())
 	require.Equal(t, calls[1].GetId(), messages[2].GetToolCallId())
 	require.Equal(t, calls[0].GetId(), messages[3].GetToolCallId())

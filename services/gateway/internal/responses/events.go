@@ -125,7 +125,8 @@ func (r *reply) run(t *pb.Tokens, run target.Run) error {
 	if run.Kind == pb.PartKind_PART_KIND_CONTENT {
 		b = append(b, `,"logprobs":[]`...)
 	}
-	r.buffer = append(b, "}\n\n"...)
+	b = append(b, "}\n\n"...)
+	r.buffer = b
 	r.out.Text(t, r.buffer)
 	return nil
 }

@@ -137,7 +137,7 @@ func TestCallsResumeAfterEveryToken(t *testing.T) {
 	w := startTools(t)
 	for name := range shows {
 		var whole outcome
-		in := calling(name, 0)
+		var in *pb.GenerateRequest
 		for seed := uint64(1); ; seed++ {
 			in = calling(name, seed)
 			in.GetChat().ToolChoice.Parallel = nil
