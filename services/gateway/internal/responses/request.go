@@ -110,7 +110,7 @@ const (
 
 // refuse refuses fields that ask for features which the servers lack.
 func (r *request) refuse() error {
-	if err := translate.Refuse(
+	return translate.Refuse(
 		translate.Field{Param: "store", Set: r.Store != nil && *r.Store, Why: "the gateway stores nothing: leave it out"},
 		translate.Field{Param: "previous_response_id", Set: r.PreviousResponseID != nil, Why: noState},
 		translate.Field{Param: "conversation", Set: r.Conversation != nil, Why: noState},
@@ -120,19 +120,11 @@ func (r *request) refuse() error {
 		translate.Field{Param: "include", Set: slices.Contains(r.Include, logprobs), Why: "POST /v1/chat/completions returns logprobs"},
 		translate.Field{Param: "moderation", Set: r.Moderation != nil, Why: "the servers have no moderation: leave it out"},
 		translate.Field{Param: "image", Set: r.Image != nil, Why: "the servers generate text only: leave it out"},
-	); err != nil {
-		return err
-	}
-	for i, t := range r.Tools {
-		if t.kind == "custom" {
-			return httpapi.Unsupported("tools["+strconv.Itoa(i)+"]", "is a tool of type %q, which is not supported: the models call functions", t.kind)
-		}
-	}
-	return nil
+	)
 }
 
-// skip records fields without effect. Tools of kinds that OpenAI's own servers run are among them,
-// because Codex sends them to every server.
+// skip records fields without effect. Tools that are no functions are among them, those that OpenAI's
+// own servers run and free-form ones, because Codex sends them to every server.
 func (r *request) skip(x *httpapi.Exchange) error {
 	reason, text := r.Reasoning, r.Text
 	if reason == nil {

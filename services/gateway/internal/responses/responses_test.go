@@ -104,14 +104,15 @@ func TestErrorInMidStreamIsAFailedResponse(t *testing.T) {
 }
 
 // codex is a request in the shape that Codex sends: the whole conversation, its reasoning of other
-// servers, and tools of kinds that OpenAI's servers run.
+// servers, tools of kinds that OpenAI's servers run, and a free-form tool.
 const codex = `{"model":"org/model","instructions":"You are a coding agent.","input":[
 	{"type":"message","role":"developer","content":[{"type":"input_text","text":"Approvals: never."}]},
 	{"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
 	{"type":"reasoning","id":"rs_1","summary":[],"content":null,"encrypted_content":"x"},
 	{"type":"message","role":"assistant","id":"msg_1","status":"completed","content":[{"type":"output_text","text":"c","annotations":[],"logprobs":[]}]},
 	{"role":"user","content":"d"}],
-	"tools":[{"type":"web_search","external_web_access":false},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]},{"type":"image_generation","output_format":"png"}],
+	"tools":[{"type":"web_search","external_web_access":false},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]},{"type":"image_generation","output_format":"png"},
+		{"type":"custom","name":"apply_patch","description":"d","format":{"type":"grammar","syntax":"lark","definition":"x"}}],
 	"tool_choice":"auto","parallel_tool_calls":true,"reasoning":{"effort":"medium","summary":"auto"},"store":false,"stream":true,
 	"include":["reasoning.encrypted_content"],"prompt_cache_key":"session","text":{"verbosity":"low"},"client_metadata":{"x":"y"}}`
 
@@ -120,7 +121,7 @@ func TestCodexIsServed(t *testing.T) {
 	out, text := start(t, s, nil).Call(t, http.MethodPost, "/v1/responses", codex)
 	require.Equal(t, http.StatusOK, out.StatusCode, text)
 	require.Contains(t, text, "event: response.completed\n")
-	require.Equal(t, "tools[0], tools[1], tools[2], include[0], parallel_tool_calls, reasoning.summary, text.verbosity, client_metadata, input[2]",
+	require.Equal(t, "tools[0], tools[1], tools[2], tools[3], include[0], parallel_tool_calls, reasoning.summary, text.verbosity, client_metadata, input[2]",
 		out.Header.Get("Millrace-Skipped"))
 	in, md := s.Last()
 	var chat []string
@@ -147,7 +148,7 @@ func TestErrorsNameTheField(t *testing.T) {
 		items(`{"type":"item_reference","id":"x"}`), items(`{"type":"function_call","call_id":"x","name":"f","arguments":"{}"}`),
 		items(`{"type":"function_call_output","call_id":"x","output":"y"}`), items(`{"role":"user","content":"a","other":1}`), items(`{"type":"reasoning","id":"x","summary":[]}`),
 		body(`"store":true`), body(`"previous_response_id":"x"`), body(`"conversation":"x"`), body(`"conversation":{"id":"x"}`), body(`"background":true`),
-		body(`"prompt":{"id":"x"}`), body(`"tools":[{"type":"web_search"},{"type":"function","nam":"f"}]`), body(`"tools":[{"type":"custom","name":"f"}]`),
+		body(`"prompt":{"id":"x"}`), body(`"tools":[{"type":"web_search"},{"type":"function","nam":"f"}]`),
 		body(`"tools":[{}]`), body(`"tools":[1]`), body(`"tools":[{"type":1}]`), body(`"tool_choice":"required"`), body(`"tool_choice":{"type":"function","name":"f"}`),
 		body(`"text":{"format":{"type":"grammar"}}`), body(`"text":{"format":{"type":"json_schema","name":"n"}}`), body(`"top_logprobs":2`), body(`"include":["message.output_text.logprobs"]`),
 		body(`"moderation":{}`), body(`"image":{}`), body(`"service_tier":"scale"`), body(`"max_output_tokens":0`), body(`"timeout":0`), body(`"metadata":{"a":1}`),

@@ -89,7 +89,9 @@ func body(fields string) string {
 // completion is when an answer ended: of a stream that goes on, later than the first time.
 var completion = regexp.MustCompile(`"completed_at":[0-9]+`)
 
-func withoutCompletion(text string) string { return completion.ReplaceAllString(text, `"completed_at":0`) }
+func withoutCompletion(text string) string {
+	return completion.ReplaceAllString(text, `"completed_at":0`)
+}
 
 func TestStreamContinuesAfterAnyEvent(t *testing.T) {
 	// A client that breaks off after any event gets exactly the bytes that it lacks.
