@@ -29,7 +29,7 @@ def load():
             print(f"\rloading {event.progress.bytes_done * 100 // event.progress.bytes_total} %", end="", file=sys.stderr)
         elif event.WhichOneof("event") == "failure":
             sys.exit(f"\n{event.worker_id}: {event.failure.message} ({event.failure.reason})")
-    print(file=sys.stderr)
+    print("\rloaded       ", file=sys.stderr)
 
 
 def answer(messages):
