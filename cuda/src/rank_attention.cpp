@@ -123,7 +123,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
     decode.common.q = act_row(space_.q, first, sizes_.q_stride);
     decode.common.out = act_row(part, first, out.stride);
     decode.count = std::min(sizes_.decode_rows, shape.decode_rows - first);
-    // A layer that writes no keys follows kernels that do not either, so nothing bounds what a running kernel may write.
+    // 0: without a cache write just before it, the kernel has no bound for early loads, and loads all keys after the wait.
     decode.step_rows = m.kv_layer != 0 ? 0 : shape.rows;
     decode.plan = decode_plan(kind, piece);
     decode.workspace = space_.decode[static_cast<size_t>(kind)];

@@ -9,20 +9,20 @@ const Control = "\xff"
 // Term is a part of a constraint of kind Composed: a set of texts.
 type Term struct {
 	Op Op
-	// Text is what a Literal is; bytes, in which Control begins the name of a control token.
+	// Text is the bytes of a Literal, in which Control begins the name of a control token.
 	Text string
-	// Without lists what a Free text does not contain.
+	// Without lists texts that a Free text does not contain.
 	Without []string
 	// Of are the terms that Sequence, Union and Repeat are made of; Repeat has one.
 	Of []Term
 	// Low and High bound a Repeat; High below 0 is no bound.
 	Low, High int
-	// Source is a Nested constraint. Terms that share one share its rules. Path precedes the paths of its errors and of what it ignores.
+	// Source is a Nested constraint. Terms that share one share its rules. Path precedes the paths of its errors and of the keywords that it ignores.
 	Source *Source
 	Path   string
 }
 
-// Op is what a Term is. The zero value is the empty text.
+// Op is the kind of a Term. The zero value is the empty text.
 type Op int
 
 // Kinds of terms.

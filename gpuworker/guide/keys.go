@@ -2,10 +2,10 @@ package guide
 
 import "slices"
 
-// object is what a kindKeys term needs: the properties of a JSON object and which keys may name others.
+// object has the data of a kindKeys term: the properties of a JSON object and which keys may name others.
 // It never changes once the grammar is built.
 //
-// A key is read beside two automata: the trie of the declared names, and others, which has the keys of
+// Two automata follow a key: the trie of the declared names, and others, which has the keys of
 // properties that are not declared. So a state inside a key is one term, however many names there are.
 // Declared properties come in their order: after property i come those above it, up to the first that is
 // required. Others come when none is required any more.

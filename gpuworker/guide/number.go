@@ -100,7 +100,7 @@ const (
 	phaseFraction
 )
 
-// comparison is the magnitude of the digits so far beside that of a bound.
+// comparison orders the magnitude of the digits so far and that of a bound.
 type comparison struct {
 	digits   int // of the integer, at most one more than the bound has
 	order    int // of the digits that both have: -1, 0 or 1
@@ -140,7 +140,7 @@ func (c comparison) behind(at decimal, digit byte) comparison {
 	return c
 }
 
-// end is the final order of the number's magnitude beside the bound's.
+// end is the final order of the magnitudes of the number and the bound.
 func (c comparison) end(at decimal) int {
 	if c.order == 0 && c.fraction < len(at.fraction) {
 		return -1
@@ -195,7 +195,7 @@ func (n *numbers) step(s numberState, c byte) (numberState, bool) {
 	}
 	if c == '0' && s.phase < phaseZero {
 		s.phase = phaseZero
-		return s, true // a zero is no digit of the integer, as in a decimal
+		return s, true // a zero does not count as a digit of the integer, as in a decimal
 	}
 	s.phase = phaseInteger
 	s.low, s.high = s.low.integer(n.low.at, c), s.high.integer(n.high.at, c)

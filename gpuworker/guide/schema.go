@@ -250,7 +250,7 @@ func (s *schemaBuilder) body(parts []part) *node {
 			}
 			rest := slices.Clone(parts)
 			rest[i].done |= c.done
-			var but [][]part // by branch: what it must obey besides
+			var but [][]part // by branch: the other parts that it must obey
 			if c.done == doneOneOf {
 				but = s.checkDistinct(p.at.fields[c.keyword], branches, rest)
 			}
@@ -278,7 +278,7 @@ const (
 	typeNull types = 1 << iota
 	typeBool
 	typeInteger
-	typeFraction // numbers that are no integers
+	typeFraction // numbers with a fraction
 	typeString
 	typeArray
 	typeObject

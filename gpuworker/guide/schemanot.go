@@ -181,7 +181,7 @@ func (s *schemaBuilder) negateKeyword(k string, v *jsonValue) []*jsonValue {
 	return nil
 }
 
-// negateType is the types that a list does not have. Numbers that are no integers have no name.
+// negateType is the types that a list does not have. Numbers with a fraction have no name.
 func (s *schemaBuilder) negateType(v *jsonValue) []*jsonValue {
 	left := typeAny &^ s.typesOf(schemaOf(v, map[string]*jsonValue{"type": v}))
 	if left&typeNumber != 0 && left&typeNumber != typeNumber {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// objectSchema is what the parts of a goal say about an object.
+// objectSchema collects the rules of a goal for objects.
 type objectSchema struct {
 	*schemaBuilder
 	parts    []part

@@ -6,7 +6,7 @@ type Source struct {
 	Text    string   // of all kinds but Choice
 	Options []string // of Choice
 	Term    *Term    // of Composed
-	// Lenient ignores what a JSON schema asks for and no mask honours; Grammar.Dropped lists it.
+	// Lenient ignores the keywords of a JSON schema that no mask honours; Grammar.Dropped lists it.
 	Lenient bool
 }
 

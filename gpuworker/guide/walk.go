@@ -175,7 +175,7 @@ func (w *Walk) count(terms int) {
 	w.steps += terms * termSteps
 }
 
-// proceed visits the trie beside the derivatives of the state until as many steps are made.
+// proceed follows the trie and the derivatives of the state until as many steps are made.
 func (w *Walk) proceed(until int) error {
 	r, t, v := w.state.arena, w.trie, w.visits
 	for int(w.at) < len(t.bytes) {
