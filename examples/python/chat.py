@@ -7,7 +7,7 @@ import grpc
 
 from millrace import errors, failover
 from millrace.v1 import inference_pb2 as pb
-from millrace.v1 import models_pb2, models_pb2_grpc
+from millrace.v1 import models_pb2, models_pb2_grpc, prompts_pb2
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--target", default="localhost:7070", help="servers, separated by commas: host:port")
@@ -36,7 +36,7 @@ def answer(messages):
     """Streams the next answer to standard output and returns it."""
     request = pb.GenerateRequest(
         model=args.model,
-        chat=pb.Chat(messages=messages),
+        chat=prompts_pb2.Chat(messages=messages),
         sampling=pb.Sampling(temperature=args.temperature, top_p=0.9, seed=args.seed),
         stopping=pb.Stopping(max_tokens=args.max_tokens),
     )
@@ -49,13 +49,13 @@ def answer(messages):
     return text
 
 
-messages = [pb.ChatMessage(role="system", content=args.system)] if args.system else []
+messages = [prompts_pb2.ChatMessage(role="system", content=args.system)] if args.system else []
 loaded = False
 for line in sys.stdin:
-    messages.append(pb.ChatMessage(role="user", content=line.rstrip("\n")))
+    messages.append(prompts_pb2.ChatMessage(role="user", content=line.rstrip("\n")))
     while True:
         try:
-            messages.append(pb.ChatMessage(role="assistant", content=answer(messages)))
+            messages.append(prompts_pb2.ChatMessage(role="assistant", content=answer(messages)))
             break
         except grpc.RpcError as error:
             # The reason is for programs; the message is for people, and may change.

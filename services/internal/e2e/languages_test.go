@@ -281,9 +281,12 @@ var compileJava = sync.OnceValues(func() (classes string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := run("protoc", "-I", filepath.Join(root, "proto"), "--java_out="+classes, "--grpc-java_out="+classes,
-		"--plugin=protoc-gen-grpc-java="+plugin, filepath.Join(root, "proto", "millrace", "v1", "inference.proto"),
-		filepath.Join(root, "proto", "millrace", "v1", "tools.proto")); err != nil {
+	args := []string{"-I", filepath.Join(root, "proto"), "--java_out=" + classes, "--grpc-java_out=" + classes,
+		"--plugin=protoc-gen-grpc-java=" + plugin}
+	for _, file := range []string{"inference", "prompts", "texts", "tools"} {
+		args = append(args, filepath.Join(root, "proto", "millrace", "v1", file+".proto"))
+	}
+	if err := run("protoc", args...); err != nil {
 		return "", err
 	}
 	sources, err := filepath.Glob(filepath.Join(root, "examples", "java", "*.java"))

@@ -24,7 +24,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
-	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -142,63 +141,6 @@ func (x FinishReason) Number() protoreflect.EnumNumber {
 // Deprecated: Use FinishReason.Descriptor instead.
 func (FinishReason) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{1}
-}
-
-// How the hidden states of a text's tokens become one vector. The numbers are those of a file's pooling_type.
-type Pooling int32
-
-const (
-	// Not stated: the model's own.
-	Pooling_POOLING_UNSPECIFIED Pooling = 0
-	// The mean of all, summed in float64 in the order of positions.
-	Pooling_POOLING_MEAN Pooling = 1
-	// That of the first token. In a model with causal attention the first token sees no other.
-	Pooling_POOLING_FIRST Pooling = 2
-	// That of the last token.
-	Pooling_POOLING_LAST Pooling = 3
-)
-
-// Enum value maps for Pooling.
-var (
-	Pooling_name = map[int32]string{
-		0: "POOLING_UNSPECIFIED",
-		1: "POOLING_MEAN",
-		2: "POOLING_FIRST",
-		3: "POOLING_LAST",
-	}
-	Pooling_value = map[string]int32{
-		"POOLING_UNSPECIFIED": 0,
-		"POOLING_MEAN":        1,
-		"POOLING_FIRST":       2,
-		"POOLING_LAST":        3,
-	}
-)
-
-func (x Pooling) Enum() *Pooling {
-	p := new(Pooling)
-	*p = x
-	return p
-}
-
-func (x Pooling) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Pooling) Descriptor() protoreflect.EnumDescriptor {
-	return file_millrace_v1_inference_proto_enumTypes[2].Descriptor()
-}
-
-func (Pooling) Type() protoreflect.EnumType {
-	return &file_millrace_v1_inference_proto_enumTypes[2]
-}
-
-func (x Pooling) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Pooling.Descriptor instead.
-func (Pooling) EnumDescriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{2}
 }
 
 // What to generate.
@@ -464,254 +406,6 @@ func (*GenerateRequest_TokenIds) isGenerateRequest_Input() {}
 
 func (*GenerateRequest_Chat) isGenerateRequest_Input() {}
 
-// A list of token ids. A message, so that empty differs from unset.
-type TokenIds struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Token ids, each in [0, vocabulary).
-	Ids           []uint32 `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TokenIds) Reset() {
-	*x = TokenIds{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TokenIds) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TokenIds) ProtoMessage() {}
-
-func (x *TokenIds) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TokenIds.ProtoReflect.Descriptor instead.
-func (*TokenIds) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *TokenIds) GetIds() []uint32 {
-	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-// A conversation.
-type Chat struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The messages, oldest first; at least one.
-	Messages []*ChatMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Whether the template opens the assistant's answer. Unset: true.
-	AddGenerationPrompt *bool `protobuf:"varint,2,opt,name=add_generation_prompt,json=addGenerationPrompt,proto3,oneof" json:"add_generation_prompt,omitempty"`
-	// Further variables of the template, such as {"enable_thinking": false}; what they mean is the template's affair, and one that
-	// the template does not read changes nothing. Each name is a name of the template language, at most 64 bytes, and none that
-	// the template has already (messages, add_generation_prompt, bos_token, tools, range and the like). Numbers that are integral
-	// and at most 2^53 are whole numbers. Keys are in ascending order of their bytes. At most 256 values in all, 8 levels deep,
-	// with 64 KiB of names and texts; every number is finite.
-	TemplateKwargs *structpb.Struct `protobuf:"bytes,3,opt,name=template_kwargs,json=templateKwargs,proto3" json:"template_kwargs,omitempty"`
-	// Which of the model's chat templates renders the messages; ModelCapabilities.chat_templates lists the names. A name that the
-	// model does not have is INVALID_ARGUMENT (reason NO_SUCH_TEMPLATE), and the list is in the message. Unset: the default one.
-	TemplateName *string `protobuf:"bytes,4,opt,name=template_name,json=templateName,proto3,oneof" json:"template_name,omitempty"`
-	// Whether the names of special tokens are recognised also in what the caller gives: contents, texts in template_kwargs, and
-	// roles. Unset: false, such a name is text there, whatever the template does with it: it may cut, join, escape or change
-	// the text. A special token is recognised where the template wrote every byte of its name. Of roles, "system", "developer",
-	// "user", "assistant", "model", "tool", "function", "ipython" and "observation" count as the template's own words, because
-	// some templates write them into a token; any other role is text. Numbers and truth values in template_kwargs count as
-	// the template's words. Pieces of the vocabulary that are user-defined and not control are taken whole everywhere, as in a
-	// prompt. With true, the author of a message can forge turns.
-	ParseSpecialInContent *bool `protobuf:"varint,5,opt,name=parse_special_in_content,json=parseSpecialInContent,proto3,oneof" json:"parse_special_in_content,omitempty"`
-	// What the model may call: at most 128 tools with 256 KiB in all. response.parts must not be false.
-	Tools []*Tool `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Which of them it calls, and when. Needs tools. Unset: AUTO.
-	ToolChoice *ToolChoice `protobuf:"bytes,7,opt,name=tool_choice,json=toolChoice,proto3" json:"tool_choice,omitempty"`
-	// How the model writes reasoning and calls: ModelCapabilities.tool_format has the names. Unset: as the chat template shows.
-	ToolFormat    *string `protobuf:"bytes,8,opt,name=tool_format,json=toolFormat,proto3,oneof" json:"tool_format,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Chat) Reset() {
-	*x = Chat{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Chat) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Chat) ProtoMessage() {}
-
-func (x *Chat) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Chat.ProtoReflect.Descriptor instead.
-func (*Chat) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *Chat) GetMessages() []*ChatMessage {
-	if x != nil {
-		return x.Messages
-	}
-	return nil
-}
-
-func (x *Chat) GetAddGenerationPrompt() bool {
-	if x != nil && x.AddGenerationPrompt != nil {
-		return *x.AddGenerationPrompt
-	}
-	return false
-}
-
-func (x *Chat) GetTemplateKwargs() *structpb.Struct {
-	if x != nil {
-		return x.TemplateKwargs
-	}
-	return nil
-}
-
-func (x *Chat) GetTemplateName() string {
-	if x != nil && x.TemplateName != nil {
-		return *x.TemplateName
-	}
-	return ""
-}
-
-func (x *Chat) GetParseSpecialInContent() bool {
-	if x != nil && x.ParseSpecialInContent != nil {
-		return *x.ParseSpecialInContent
-	}
-	return false
-}
-
-func (x *Chat) GetTools() []*Tool {
-	if x != nil {
-		return x.Tools
-	}
-	return nil
-}
-
-func (x *Chat) GetToolChoice() *ToolChoice {
-	if x != nil {
-		return x.ToolChoice
-	}
-	return nil
-}
-
-func (x *Chat) GetToolFormat() string {
-	if x != nil && x.ToolFormat != nil {
-		return *x.ToolFormat
-	}
-	return ""
-}
-
-// One message of a conversation.
-type ChatMessage struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The role: "system", "user", "assistant" or another one that the template supports. Required.
-	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// What is said.
-	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Of an assistant: what it called, at most 128.
-	ToolCalls []*ToolCall `protobuf:"bytes,3,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
-	// Of a tool: the call that the message answers; at most 128 bytes.
-	ToolCallId *string `protobuf:"bytes,4,opt,name=tool_call_id,json=toolCallId,proto3,oneof" json:"tool_call_id,omitempty"`
-	// Of an assistant: its reasoning, which some templates repeat.
-	Reasoning     *string `protobuf:"bytes,5,opt,name=reasoning,proto3,oneof" json:"reasoning,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ChatMessage) Reset() {
-	*x = ChatMessage{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ChatMessage) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ChatMessage) ProtoMessage() {}
-
-func (x *ChatMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ChatMessage.ProtoReflect.Descriptor instead.
-func (*ChatMessage) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *ChatMessage) GetRole() string {
-	if x != nil {
-		return x.Role
-	}
-	return ""
-}
-
-func (x *ChatMessage) GetContent() string {
-	if x != nil {
-		return x.Content
-	}
-	return ""
-}
-
-func (x *ChatMessage) GetToolCalls() []*ToolCall {
-	if x != nil {
-		return x.ToolCalls
-	}
-	return nil
-}
-
-func (x *ChatMessage) GetToolCallId() string {
-	if x != nil && x.ToolCallId != nil {
-		return *x.ToolCallId
-	}
-	return ""
-}
-
-func (x *ChatMessage) GetReasoning() string {
-	if x != nil && x.Reasoning != nil {
-		return *x.Reasoning
-	}
-	return ""
-}
-
 // How the next token is chosen. Order of application: allowed_tokens, Stopping.min_tokens, logit_bias, penalties, temperature, top_k,
 // typical_p, top_p, min_p, draw. docs/sampling.md states every rule with an example: enough to compute the same tokens from equal logits.
 type Sampling struct {
@@ -749,7 +443,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[4]
+	mi := &file_millrace_v1_inference_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +455,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[4]
+	mi := &file_millrace_v1_inference_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +468,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -891,7 +585,7 @@ type Stopping struct {
 
 func (x *Stopping) Reset() {
 	*x = Stopping{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[5]
+	mi := &file_millrace_v1_inference_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +597,7 @@ func (x *Stopping) String() string {
 func (*Stopping) ProtoMessage() {}
 
 func (x *Stopping) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[5]
+	mi := &file_millrace_v1_inference_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +610,7 @@ func (x *Stopping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stopping.ProtoReflect.Descriptor instead.
 func (*Stopping) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Stopping) GetMaxTokens() int32 {
@@ -985,7 +679,7 @@ type ResponseOptions struct {
 
 func (x *ResponseOptions) Reset() {
 	*x = ResponseOptions{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[6]
+	mi := &file_millrace_v1_inference_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +691,7 @@ func (x *ResponseOptions) String() string {
 func (*ResponseOptions) ProtoMessage() {}
 
 func (x *ResponseOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[6]
+	mi := &file_millrace_v1_inference_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +704,7 @@ func (x *ResponseOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResponseOptions.ProtoReflect.Descriptor instead.
 func (*ResponseOptions) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ResponseOptions) GetOutputLogprobs() bool {
@@ -1076,7 +770,7 @@ type CacheOptions struct {
 
 func (x *CacheOptions) Reset() {
 	*x = CacheOptions{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[7]
+	mi := &file_millrace_v1_inference_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +782,7 @@ func (x *CacheOptions) String() string {
 func (*CacheOptions) ProtoMessage() {}
 
 func (x *CacheOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[7]
+	mi := &file_millrace_v1_inference_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +795,7 @@ func (x *CacheOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOptions.ProtoReflect.Descriptor instead.
 func (*CacheOptions) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CacheOptions) GetSalt() string {
@@ -1142,7 +836,7 @@ type Guided struct {
 
 func (x *Guided) Reset() {
 	*x = Guided{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[8]
+	mi := &file_millrace_v1_inference_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +848,7 @@ func (x *Guided) String() string {
 func (*Guided) ProtoMessage() {}
 
 func (x *Guided) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[8]
+	mi := &file_millrace_v1_inference_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +861,7 @@ func (x *Guided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guided.ProtoReflect.Descriptor instead.
 func (*Guided) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Guided) GetConstraint() isGuided_Constraint {
@@ -1264,7 +958,7 @@ type Choice struct {
 
 func (x *Choice) Reset() {
 	*x = Choice{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[9]
+	mi := &file_millrace_v1_inference_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +970,7 @@ func (x *Choice) String() string {
 func (*Choice) ProtoMessage() {}
 
 func (x *Choice) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[9]
+	mi := &file_millrace_v1_inference_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +983,7 @@ func (x *Choice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Choice.ProtoReflect.Descriptor instead.
 func (*Choice) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Choice) GetOptions() []string {
@@ -1319,7 +1013,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[10]
+	mi := &file_millrace_v1_inference_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1025,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[10]
+	mi := &file_millrace_v1_inference_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1038,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Resume) GetOutputIndex() uint32 {
@@ -1394,7 +1088,7 @@ type GenerateResponse struct {
 
 func (x *GenerateResponse) Reset() {
 	*x = GenerateResponse{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[11]
+	mi := &file_millrace_v1_inference_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1100,7 @@ func (x *GenerateResponse) String() string {
 func (*GenerateResponse) ProtoMessage() {}
 
 func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[11]
+	mi := &file_millrace_v1_inference_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1113,7 @@ func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateResponse.ProtoReflect.Descriptor instead.
 func (*GenerateResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{11}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GenerateResponse) GetEvent() isGenerateResponse_Event {
@@ -1551,7 +1245,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[12]
+	mi := &file_millrace_v1_inference_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1257,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[12]
+	mi := &file_millrace_v1_inference_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1270,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{12}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Started) GetModelDigest() string {
@@ -1681,7 +1375,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[13]
+	mi := &file_millrace_v1_inference_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1387,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[13]
+	mi := &file_millrace_v1_inference_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1400,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Progress) GetPrefilledTokens() uint32 {
@@ -1731,7 +1425,7 @@ type PromptTokens struct {
 
 func (x *PromptTokens) Reset() {
 	*x = PromptTokens{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[14]
+	mi := &file_millrace_v1_inference_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1437,7 @@ func (x *PromptTokens) String() string {
 func (*PromptTokens) ProtoMessage() {}
 
 func (x *PromptTokens) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[14]
+	mi := &file_millrace_v1_inference_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1450,7 @@ func (x *PromptTokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptTokens.ProtoReflect.Descriptor instead.
 func (*PromptTokens) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{14}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PromptTokens) GetTokenIds() []uint32 {
@@ -1801,7 +1495,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[15]
+	mi := &file_millrace_v1_inference_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1507,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[15]
+	mi := &file_millrace_v1_inference_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1520,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{15}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Tokens) GetOutputIndex() uint32 {
@@ -1889,7 +1583,7 @@ type TokenDetail struct {
 
 func (x *TokenDetail) Reset() {
 	*x = TokenDetail{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[16]
+	mi := &file_millrace_v1_inference_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1595,7 @@ func (x *TokenDetail) String() string {
 func (*TokenDetail) ProtoMessage() {}
 
 func (x *TokenDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[16]
+	mi := &file_millrace_v1_inference_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1608,7 @@ func (x *TokenDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenDetail.ProtoReflect.Descriptor instead.
 func (*TokenDetail) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{16}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TokenDetail) GetLogprob() float32 {
@@ -1958,7 +1652,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[17]
+	mi := &file_millrace_v1_inference_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +1664,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[17]
+	mi := &file_millrace_v1_inference_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +1677,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{17}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Candidate) GetTokenId() uint32 {
@@ -2024,7 +1718,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[18]
+	mi := &file_millrace_v1_inference_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +1730,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[18]
+	mi := &file_millrace_v1_inference_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +1743,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{18}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Finished) GetOutputIndex() uint32 {
@@ -2123,79 +1817,6 @@ func (*Finished_Stop) isFinished_Matched() {}
 
 func (*Finished_StopTokenId) isFinished_Matched() {}
 
-// Token counts.
-type Usage struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens of the prompt.
-	PromptTokens uint32 `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	// Tokens generated.
-	CompletionTokens uint32 `protobuf:"varint,2,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
-	// Prompt tokens taken from the prefix cache.
-	CachedTokens uint32 `protobuf:"varint,3,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
-	// Of the tokens generated, those of reasoning. Counted with response.parts.
-	ReasoningTokens uint32 `protobuf:"varint,4,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
-}
-
-func (x *Usage) Reset() {
-	*x = Usage{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Usage) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Usage) ProtoMessage() {}
-
-func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
-func (*Usage) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *Usage) GetPromptTokens() uint32 {
-	if x != nil {
-		return x.PromptTokens
-	}
-	return 0
-}
-
-func (x *Usage) GetCompletionTokens() uint32 {
-	if x != nil {
-		return x.CompletionTokens
-	}
-	return 0
-}
-
-func (x *Usage) GetCachedTokens() uint32 {
-	if x != nil {
-		return x.CachedTokens
-	}
-	return 0
-}
-
-func (x *Usage) GetReasoningTokens() uint32 {
-	if x != nil {
-		return x.ReasoningTokens
-	}
-	return 0
-}
-
 // Where the time went.
 type Timings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2211,7 +1832,7 @@ type Timings struct {
 
 func (x *Timings) Reset() {
 	*x = Timings{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[20]
+	mi := &file_millrace_v1_inference_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +1844,7 @@ func (x *Timings) String() string {
 func (*Timings) ProtoMessage() {}
 
 func (x *Timings) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[20]
+	mi := &file_millrace_v1_inference_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +1857,7 @@ func (x *Timings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timings.ProtoReflect.Descriptor instead.
 func (*Timings) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{20}
+	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Timings) GetQueue() *durationpb.Duration {
@@ -2260,899 +1881,11 @@ func (x *Timings) GetDecode() *durationpb.Duration {
 	return nil
 }
 
-// What to embed.
-type EmbedRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a loaded model. Required.
-	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// The texts, tokenised by the model's tokenizer with its leading and trailing special tokens added; special tokens in a text are not
-	// recognised. Exactly one of texts and token_ids is required, with 1 to 2048 entries, none of them empty.
-	Texts []string `protobuf:"bytes,2,rep,name=texts,proto3" json:"texts,omitempty"`
-	// Texts as token ids, taken as they are: nothing is added. Each id in [0, vocabulary).
-	TokenIds []*TokenIds `protobuf:"bytes,3,rep,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// Unset or unspecified: what the model's file states as pooling_type; LAST if it states none.
-	Pooling *Pooling `protobuf:"varint,4,opt,name=pooling,proto3,enum=millrace.v1.Pooling,oneof" json:"pooling,omitempty"`
-	// Whether a vector is divided by its length. Unset: true. A vector of zeros stays as it is.
-	Normalize *bool `protobuf:"varint,5,opt,name=normalize,proto3,oneof" json:"normalize,omitempty"`
-	// How many leading coordinates of a vector are kept, before it is divided by its length; [1, width of the model]. Files do not state which
-	// models were trained for shorter vectors (Matryoshka representations), so every width is allowed. Unset: all.
-	Dimensions *uint32 `protobuf:"varint,6,opt,name=dimensions,proto3,oneof" json:"dimensions,omitempty"`
-	// Whether a text with more tokens than the context is cut behind the context's last token; a trailing special token stays the last. A
-	// scheduler sends such a request to a worker with the longest context. Unset: false, such a text is refused.
-	Truncate *bool `protobuf:"varint,7,opt,name=truncate,proto3,oneof" json:"truncate,omitempty"`
-	// Names the request in logs and errors; at most 128 printable ASCII characters. Unset: the server makes one.
-	RequestId *string `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3,oneof" json:"request_id,omitempty"`
-	// Refuses with FAILED_PRECONDITION any model whose digest (64 hex digits) differs. Unset: any.
-	ExpectModelDigest *string `protobuf:"bytes,9,opt,name=expect_model_digest,json=expectModelDigest,proto3,oneof" json:"expect_model_digest,omitempty"`
-	// Refuses with FAILED_PRECONDITION a worker of another class. Unset: any.
-	ExpectClassId *string `protobuf:"bytes,11,opt,name=expect_class_id,json=expectClassId,proto3,oneof" json:"expect_class_id,omitempty"`
-	// Urgency, as GenerateRequest.priority says. Unset: 0.
-	Priority *int32 `protobuf:"varint,12,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// Whose share of the machine the request uses, as GenerateRequest.fairness_id says. Unset: the share of all who say nothing; on a
-	// server with keys the tenant of the caller's key, which it must be where it is set.
-	FairnessId    *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EmbedRequest) Reset() {
-	*x = EmbedRequest{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EmbedRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EmbedRequest) ProtoMessage() {}
-
-func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
-func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *EmbedRequest) GetModel() string {
-	if x != nil {
-		return x.Model
-	}
-	return ""
-}
-
-func (x *EmbedRequest) GetTexts() []string {
-	if x != nil {
-		return x.Texts
-	}
-	return nil
-}
-
-func (x *EmbedRequest) GetTokenIds() []*TokenIds {
-	if x != nil {
-		return x.TokenIds
-	}
-	return nil
-}
-
-func (x *EmbedRequest) GetPooling() Pooling {
-	if x != nil && x.Pooling != nil {
-		return *x.Pooling
-	}
-	return Pooling_POOLING_UNSPECIFIED
-}
-
-func (x *EmbedRequest) GetNormalize() bool {
-	if x != nil && x.Normalize != nil {
-		return *x.Normalize
-	}
-	return false
-}
-
-func (x *EmbedRequest) GetDimensions() uint32 {
-	if x != nil && x.Dimensions != nil {
-		return *x.Dimensions
-	}
-	return 0
-}
-
-func (x *EmbedRequest) GetTruncate() bool {
-	if x != nil && x.Truncate != nil {
-		return *x.Truncate
-	}
-	return false
-}
-
-func (x *EmbedRequest) GetRequestId() string {
-	if x != nil && x.RequestId != nil {
-		return *x.RequestId
-	}
-	return ""
-}
-
-func (x *EmbedRequest) GetExpectModelDigest() string {
-	if x != nil && x.ExpectModelDigest != nil {
-		return *x.ExpectModelDigest
-	}
-	return ""
-}
-
-func (x *EmbedRequest) GetExpectClassId() string {
-	if x != nil && x.ExpectClassId != nil {
-		return *x.ExpectClassId
-	}
-	return ""
-}
-
-func (x *EmbedRequest) GetPriority() int32 {
-	if x != nil && x.Priority != nil {
-		return *x.Priority
-	}
-	return 0
-}
-
-func (x *EmbedRequest) GetFairnessId() string {
-	if x != nil && x.FairnessId != nil {
-		return *x.FairnessId
-	}
-	return ""
-}
-
-// The embeddings.
-type EmbedResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One entry a text, in their order.
-	Embeddings []*Embedding `protobuf:"bytes,1,rep,name=embeddings,proto3" json:"embeddings,omitempty"`
-	// Tokens of all texts.
-	Usage *Usage `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Digest of the model, 64 hex digits.
-	ModelDigest string `protobuf:"bytes,3,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	// Class that computed them.
-	ClassId string `protobuf:"bytes,4,opt,name=class_id,json=classId,proto3" json:"class_id,omitempty"`
-	// Pooling that was used.
-	Pooling       Pooling `protobuf:"varint,5,opt,name=pooling,proto3,enum=millrace.v1.Pooling" json:"pooling,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EmbedResponse) Reset() {
-	*x = EmbedResponse{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EmbedResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EmbedResponse) ProtoMessage() {}
-
-func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
-func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *EmbedResponse) GetEmbeddings() []*Embedding {
-	if x != nil {
-		return x.Embeddings
-	}
-	return nil
-}
-
-func (x *EmbedResponse) GetUsage() *Usage {
-	if x != nil {
-		return x.Usage
-	}
-	return nil
-}
-
-func (x *EmbedResponse) GetModelDigest() string {
-	if x != nil {
-		return x.ModelDigest
-	}
-	return ""
-}
-
-func (x *EmbedResponse) GetClassId() string {
-	if x != nil {
-		return x.ClassId
-	}
-	return ""
-}
-
-func (x *EmbedResponse) GetPooling() Pooling {
-	if x != nil {
-		return x.Pooling
-	}
-	return Pooling_POOLING_UNSPECIFIED
-}
-
-// One embedding.
-type Embedding struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its coordinates.
-	Values []float32 `protobuf:"fixed32,1,rep,packed,name=values,proto3" json:"values,omitempty"`
-	// Tokens of its text, as they were computed.
-	Tokens uint32 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Whether the text was cut.
-	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Embedding) Reset() {
-	*x = Embedding{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Embedding) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Embedding) ProtoMessage() {}
-
-func (x *Embedding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Embedding.ProtoReflect.Descriptor instead.
-func (*Embedding) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *Embedding) GetValues() []float32 {
-	if x != nil {
-		return x.Values
-	}
-	return nil
-}
-
-func (x *Embedding) GetTokens() uint32 {
-	if x != nil {
-		return x.Tokens
-	}
-	return 0
-}
-
-func (x *Embedding) GetTruncated() bool {
-	if x != nil {
-		return x.Truncated
-	}
-	return false
-}
-
-// What to rerank.
-type RerankRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a loaded model. Required.
-	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// What the documents are judged by. Required.
-	Query string `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
-	// The documents, 1 to 2048. One may be empty.
-	Documents []string `protobuf:"bytes,3,rep,name=documents,proto3" json:"documents,omitempty"`
-	// What makes a document relevant, in one line. Unset: that of the model's template, or "Given a web search query, retrieve relevant
-	// passages that answer the query".
-	Instruction *string `protobuf:"bytes,4,opt,name=instruction,proto3,oneof" json:"instruction,omitempty"`
-	// How many results are returned, the best ones; at least 1. Unset, or more than there are documents: all.
-	TopN *uint32 `protobuf:"varint,5,opt,name=top_n,json=topN,proto3,oneof" json:"top_n,omitempty"`
-	// Whether a document is cut at its end if its prompt has more tokens than the context. Unset: false, such a document is refused. A query
-	// or an instruction is never cut.
-	Truncate *bool `protobuf:"varint,7,opt,name=truncate,proto3,oneof" json:"truncate,omitempty"`
-	// Names the request in logs and errors, as EmbedRequest.request_id does.
-	RequestId *string `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3,oneof" json:"request_id,omitempty"`
-	// Refuses another model, as EmbedRequest.expect_model_digest does.
-	ExpectModelDigest *string `protobuf:"bytes,9,opt,name=expect_model_digest,json=expectModelDigest,proto3,oneof" json:"expect_model_digest,omitempty"`
-	// Refuses a worker of another class, as EmbedRequest.expect_class_id does.
-	ExpectClassId *string `protobuf:"bytes,11,opt,name=expect_class_id,json=expectClassId,proto3,oneof" json:"expect_class_id,omitempty"`
-	// Urgency, as GenerateRequest.priority says. Unset: 0.
-	Priority *int32 `protobuf:"varint,12,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// Whose share of the machine the request uses, as EmbedRequest.fairness_id says. Cached beginnings of prompts are shared within it alone.
-	FairnessId    *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RerankRequest) Reset() {
-	*x = RerankRequest{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RerankRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RerankRequest) ProtoMessage() {}
-
-func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
-func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *RerankRequest) GetModel() string {
-	if x != nil {
-		return x.Model
-	}
-	return ""
-}
-
-func (x *RerankRequest) GetQuery() string {
-	if x != nil {
-		return x.Query
-	}
-	return ""
-}
-
-func (x *RerankRequest) GetDocuments() []string {
-	if x != nil {
-		return x.Documents
-	}
-	return nil
-}
-
-func (x *RerankRequest) GetInstruction() string {
-	if x != nil && x.Instruction != nil {
-		return *x.Instruction
-	}
-	return ""
-}
-
-func (x *RerankRequest) GetTopN() uint32 {
-	if x != nil && x.TopN != nil {
-		return *x.TopN
-	}
-	return 0
-}
-
-func (x *RerankRequest) GetTruncate() bool {
-	if x != nil && x.Truncate != nil {
-		return *x.Truncate
-	}
-	return false
-}
-
-func (x *RerankRequest) GetRequestId() string {
-	if x != nil && x.RequestId != nil {
-		return *x.RequestId
-	}
-	return ""
-}
-
-func (x *RerankRequest) GetExpectModelDigest() string {
-	if x != nil && x.ExpectModelDigest != nil {
-		return *x.ExpectModelDigest
-	}
-	return ""
-}
-
-func (x *RerankRequest) GetExpectClassId() string {
-	if x != nil && x.ExpectClassId != nil {
-		return *x.ExpectClassId
-	}
-	return ""
-}
-
-func (x *RerankRequest) GetPriority() int32 {
-	if x != nil && x.Priority != nil {
-		return *x.Priority
-	}
-	return 0
-}
-
-func (x *RerankRequest) GetFairnessId() string {
-	if x != nil && x.FairnessId != nil {
-		return *x.FairnessId
-	}
-	return ""
-}
-
-// The scores.
-type RerankResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Best first; documents of one score in the request's order.
-	Results []*RerankResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Tokens of all prompts.
-	Usage *Usage `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Digest of the model, 64 hex digits.
-	ModelDigest string `protobuf:"bytes,3,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	// Class that computed them.
-	ClassId       string `protobuf:"bytes,4,opt,name=class_id,json=classId,proto3" json:"class_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RerankResponse) Reset() {
-	*x = RerankResponse{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RerankResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RerankResponse) ProtoMessage() {}
-
-func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
-func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *RerankResponse) GetResults() []*RerankResult {
-	if x != nil {
-		return x.Results
-	}
-	return nil
-}
-
-func (x *RerankResponse) GetUsage() *Usage {
-	if x != nil {
-		return x.Usage
-	}
-	return nil
-}
-
-func (x *RerankResponse) GetModelDigest() string {
-	if x != nil {
-		return x.ModelDigest
-	}
-	return ""
-}
-
-func (x *RerankResponse) GetClassId() string {
-	if x != nil {
-		return x.ClassId
-	}
-	return ""
-}
-
-// The score of one document.
-type RerankResult struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Index of the document in the request, from 0.
-	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// Probability of "yes" among "yes" and "no"; [0, 1].
-	Score float32 `protobuf:"fixed32,2,opt,name=score,proto3" json:"score,omitempty"`
-	// Tokens of its prompt.
-	Tokens uint32 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Whether the document was cut.
-	Truncated     bool `protobuf:"varint,4,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RerankResult) Reset() {
-	*x = RerankResult{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[26]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RerankResult) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RerankResult) ProtoMessage() {}
-
-func (x *RerankResult) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[26]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RerankResult.ProtoReflect.Descriptor instead.
-func (*RerankResult) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{26}
-}
-
-func (x *RerankResult) GetIndex() uint32 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
-}
-
-func (x *RerankResult) GetScore() float32 {
-	if x != nil {
-		return x.Score
-	}
-	return 0
-}
-
-func (x *RerankResult) GetTokens() uint32 {
-	if x != nil {
-		return x.Tokens
-	}
-	return 0
-}
-
-func (x *RerankResult) GetTruncated() bool {
-	if x != nil {
-		return x.Truncated
-	}
-	return false
-}
-
-// What to tokenise.
-type TokenizeRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a loaded model. Required.
-	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// The input; exactly one is required.
-	//
-	// Types that are valid to be assigned to Input:
-	//
-	//	*TokenizeRequest_Text
-	//	*TokenizeRequest_Chat
-	Input isTokenizeRequest_Input `protobuf_oneof:"input"`
-	// Whether the model's leading and trailing special tokens are added. Unset: true for text, false for chat.
-	AddSpecial *bool `protobuf:"varint,4,opt,name=add_special,json=addSpecial,proto3,oneof" json:"add_special,omitempty"`
-	// Whether special tokens in the text are recognised. Unset: false for text; for chat those that the template wrote, and with
-	// parse_special_in_content all, as Generate does. Of a chat, true recognises all and false none, in template and messages alike.
-	ParseSpecial *bool `protobuf:"varint,5,opt,name=parse_special,json=parseSpecial,proto3,oneof" json:"parse_special,omitempty"`
-	// Whose share of the tokenizer the request uses, as GenerateRequest.fairness_id says; at most 128 printable ASCII characters.
-	// Texts that wait to be tokenised are taken by tenant. Unset: the share of all who say nothing; on a server with keys the tenant
-	// of the caller's key, which it must be where it is set.
-	FairnessId    *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TokenizeRequest) Reset() {
-	*x = TokenizeRequest{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TokenizeRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TokenizeRequest) ProtoMessage() {}
-
-func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
-func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *TokenizeRequest) GetModel() string {
-	if x != nil {
-		return x.Model
-	}
-	return ""
-}
-
-func (x *TokenizeRequest) GetInput() isTokenizeRequest_Input {
-	if x != nil {
-		return x.Input
-	}
-	return nil
-}
-
-func (x *TokenizeRequest) GetText() string {
-	if x != nil {
-		if x, ok := x.Input.(*TokenizeRequest_Text); ok {
-			return x.Text
-		}
-	}
-	return ""
-}
-
-func (x *TokenizeRequest) GetChat() *Chat {
-	if x != nil {
-		if x, ok := x.Input.(*TokenizeRequest_Chat); ok {
-			return x.Chat
-		}
-	}
-	return nil
-}
-
-func (x *TokenizeRequest) GetAddSpecial() bool {
-	if x != nil && x.AddSpecial != nil {
-		return *x.AddSpecial
-	}
-	return false
-}
-
-func (x *TokenizeRequest) GetParseSpecial() bool {
-	if x != nil && x.ParseSpecial != nil {
-		return *x.ParseSpecial
-	}
-	return false
-}
-
-func (x *TokenizeRequest) GetFairnessId() string {
-	if x != nil && x.FairnessId != nil {
-		return *x.FairnessId
-	}
-	return ""
-}
-
-type isTokenizeRequest_Input interface {
-	isTokenizeRequest_Input()
-}
-
-type TokenizeRequest_Text struct {
-	// A text.
-	Text string `protobuf:"bytes,2,opt,name=text,proto3,oneof"`
-}
-
-type TokenizeRequest_Chat struct {
-	// A conversation, rendered by the model's chat template.
-	Chat *Chat `protobuf:"bytes,3,opt,name=chat,proto3,oneof"`
-}
-
-func (*TokenizeRequest_Text) isTokenizeRequest_Input() {}
-
-func (*TokenizeRequest_Chat) isTokenizeRequest_Input() {}
-
-// A tokenised text.
-type TokenizeResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its token ids.
-	TokenIds []uint32 `protobuf:"varint,1,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// The bytes of each token as the vocabulary spells them.
-	Pieces [][]byte `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
-	// The text that was tokenised, when a chat was rendered.
-	Rendered      string `protobuf:"bytes,3,opt,name=rendered,proto3" json:"rendered,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TokenizeResponse) Reset() {
-	*x = TokenizeResponse{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TokenizeResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TokenizeResponse) ProtoMessage() {}
-
-func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
-func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *TokenizeResponse) GetTokenIds() []uint32 {
-	if x != nil {
-		return x.TokenIds
-	}
-	return nil
-}
-
-func (x *TokenizeResponse) GetPieces() [][]byte {
-	if x != nil {
-		return x.Pieces
-	}
-	return nil
-}
-
-func (x *TokenizeResponse) GetRendered() string {
-	if x != nil {
-		return x.Rendered
-	}
-	return ""
-}
-
-// What to detokenise.
-type DetokenizeRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a loaded model. Required.
-	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Token ids, each in [0, vocabulary).
-	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// Whether special tokens are written out. Unset: false.
-	RenderSpecial *bool `protobuf:"varint,3,opt,name=render_special,json=renderSpecial,proto3,oneof" json:"render_special,omitempty"`
-	// Whose share of the tokenizer the request uses; see TokenizeRequest.fairness_id.
-	FairnessId    *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DetokenizeRequest) Reset() {
-	*x = DetokenizeRequest{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DetokenizeRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DetokenizeRequest) ProtoMessage() {}
-
-func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
-func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *DetokenizeRequest) GetModel() string {
-	if x != nil {
-		return x.Model
-	}
-	return ""
-}
-
-func (x *DetokenizeRequest) GetTokenIds() []uint32 {
-	if x != nil {
-		return x.TokenIds
-	}
-	return nil
-}
-
-func (x *DetokenizeRequest) GetRenderSpecial() bool {
-	if x != nil && x.RenderSpecial != nil {
-		return *x.RenderSpecial
-	}
-	return false
-}
-
-func (x *DetokenizeRequest) GetFairnessId() string {
-	if x != nil && x.FairnessId != nil {
-		return *x.FairnessId
-	}
-	return ""
-}
-
-// A text.
-type DetokenizeResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Valid UTF-8; invalid bytes become U+FFFD.
-	Text          string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DetokenizeResponse) Reset() {
-	*x = DetokenizeResponse{}
-	mi := &file_millrace_v1_inference_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DetokenizeResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DetokenizeResponse) ProtoMessage() {}
-
-func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_inference_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
-func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_inference_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *DetokenizeResponse) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
 var File_millrace_v1_inference_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/tools.proto\"\x98\b\n" +
+	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19millrace/v1/prompts.proto\x1a\x17millrace/v1/texts.proto\x1a\x17millrace/v1/tools.proto\"\x98\b\n" +
 	"\x0fGenerateRequest\x12\"\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tH\x01R\trequestId\x88\x01\x01\x12\x14\n" +
@@ -3185,35 +1918,7 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\x15_expect_prompt_digestB\x12\n" +
 	"\x10_expect_class_idB\x0f\n" +
 	"\r_prompt_classB\x11\n" +
-	"\x0f_context_length\"\x1c\n" +
-	"\bTokenIds\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\rR\x03ids\"\x81\x04\n" +
-	"\x04Chat\x124\n" +
-	"\bmessages\x18\x01 \x03(\v2\x18.millrace.v1.ChatMessageR\bmessages\x127\n" +
-	"\x15add_generation_prompt\x18\x02 \x01(\bH\x00R\x13addGenerationPrompt\x88\x01\x01\x12@\n" +
-	"\x0ftemplate_kwargs\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x0etemplateKwargs\x12(\n" +
-	"\rtemplate_name\x18\x04 \x01(\tH\x01R\ftemplateName\x88\x01\x01\x12<\n" +
-	"\x18parse_special_in_content\x18\x05 \x01(\bH\x02R\x15parseSpecialInContent\x88\x01\x01\x12'\n" +
-	"\x05tools\x18\x06 \x03(\v2\x11.millrace.v1.ToolR\x05tools\x128\n" +
-	"\vtool_choice\x18\a \x01(\v2\x17.millrace.v1.ToolChoiceR\n" +
-	"toolChoice\x12$\n" +
-	"\vtool_format\x18\b \x01(\tH\x03R\n" +
-	"toolFormat\x88\x01\x01B\x18\n" +
-	"\x16_add_generation_promptB\x10\n" +
-	"\x0e_template_nameB\x1b\n" +
-	"\x19_parse_special_in_contentB\x0e\n" +
-	"\f_tool_format\"\xda\x01\n" +
-	"\vChatMessage\x12\x12\n" +
-	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\tR\acontent\x124\n" +
-	"\n" +
-	"tool_calls\x18\x03 \x03(\v2\x15.millrace.v1.ToolCallR\ttoolCalls\x12%\n" +
-	"\ftool_call_id\x18\x04 \x01(\tH\x00R\n" +
-	"toolCallId\x88\x01\x01\x12!\n" +
-	"\treasoning\x18\x05 \x01(\tH\x01R\treasoning\x88\x01\x01B\x0f\n" +
-	"\r_tool_call_idB\f\n" +
-	"\n" +
-	"_reasoning\"\x93\x06\n" +
+	"\x0f_context_length\"\x93\x06\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x02H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -3363,115 +2068,11 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\rstop_token_id\x18\x04 \x01(\rH\x00R\vstopTokenId\x12(\n" +
 	"\x05usage\x18\x05 \x01(\v2\x12.millrace.v1.UsageR\x05usage\x12.\n" +
 	"\atimings\x18\x06 \x01(\v2\x14.millrace.v1.TimingsR\atimingsB\t\n" +
-	"\amatched\"\xa9\x01\n" +
-	"\x05Usage\x12#\n" +
-	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\x12+\n" +
-	"\x11completion_tokens\x18\x02 \x01(\rR\x10completionTokens\x12#\n" +
-	"\rcached_tokens\x18\x03 \x01(\rR\fcachedTokens\x12)\n" +
-	"\x10reasoning_tokens\x18\x04 \x01(\rR\x0freasoningTokens\"\xa2\x01\n" +
+	"\amatched\"\xa2\x01\n" +
 	"\aTimings\x12/\n" +
 	"\x05queue\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05queue\x123\n" +
 	"\aprefill\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aprefill\x121\n" +
-	"\x06decode\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06decode\"\xe7\x04\n" +
-	"\fEmbedRequest\x12\x14\n" +
-	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
-	"\x05texts\x18\x02 \x03(\tR\x05texts\x122\n" +
-	"\ttoken_ids\x18\x03 \x03(\v2\x15.millrace.v1.TokenIdsR\btokenIds\x123\n" +
-	"\apooling\x18\x04 \x01(\x0e2\x14.millrace.v1.PoolingH\x00R\apooling\x88\x01\x01\x12!\n" +
-	"\tnormalize\x18\x05 \x01(\bH\x01R\tnormalize\x88\x01\x01\x12#\n" +
-	"\n" +
-	"dimensions\x18\x06 \x01(\rH\x02R\n" +
-	"dimensions\x88\x01\x01\x12\x1f\n" +
-	"\btruncate\x18\a \x01(\bH\x03R\btruncate\x88\x01\x01\x12\"\n" +
-	"\n" +
-	"request_id\x18\b \x01(\tH\x04R\trequestId\x88\x01\x01\x123\n" +
-	"\x13expect_model_digest\x18\t \x01(\tH\x05R\x11expectModelDigest\x88\x01\x01\x12+\n" +
-	"\x0fexpect_class_id\x18\v \x01(\tH\x06R\rexpectClassId\x88\x01\x01\x12\x1f\n" +
-	"\bpriority\x18\f \x01(\x05H\aR\bpriority\x88\x01\x01\x12$\n" +
-	"\vfairness_id\x18\r \x01(\tH\bR\n" +
-	"fairnessId\x88\x01\x01B\n" +
-	"\n" +
-	"\b_poolingB\f\n" +
-	"\n" +
-	"_normalizeB\r\n" +
-	"\v_dimensionsB\v\n" +
-	"\t_truncateB\r\n" +
-	"\v_request_idB\x16\n" +
-	"\x14_expect_model_digestB\x12\n" +
-	"\x10_expect_class_idB\v\n" +
-	"\t_priorityB\x0e\n" +
-	"\f_fairness_id\"\xdf\x01\n" +
-	"\rEmbedResponse\x126\n" +
-	"\n" +
-	"embeddings\x18\x01 \x03(\v2\x16.millrace.v1.EmbeddingR\n" +
-	"embeddings\x12(\n" +
-	"\x05usage\x18\x02 \x01(\v2\x12.millrace.v1.UsageR\x05usage\x12!\n" +
-	"\fmodel_digest\x18\x03 \x01(\tR\vmodelDigest\x12\x19\n" +
-	"\bclass_id\x18\x04 \x01(\tR\aclassId\x12.\n" +
-	"\apooling\x18\x05 \x01(\x0e2\x14.millrace.v1.PoolingR\apooling\"]\n" +
-	"\tEmbedding\x12\x1a\n" +
-	"\x06values\x18\x01 \x03(\x02B\x02\x10\x01R\x06values\x12\x16\n" +
-	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x1c\n" +
-	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"\x87\x04\n" +
-	"\rRerankRequest\x12\x14\n" +
-	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
-	"\x05query\x18\x02 \x01(\tR\x05query\x12\x1c\n" +
-	"\tdocuments\x18\x03 \x03(\tR\tdocuments\x12%\n" +
-	"\vinstruction\x18\x04 \x01(\tH\x00R\vinstruction\x88\x01\x01\x12\x18\n" +
-	"\x05top_n\x18\x05 \x01(\rH\x01R\x04topN\x88\x01\x01\x12\x1f\n" +
-	"\btruncate\x18\a \x01(\bH\x02R\btruncate\x88\x01\x01\x12\"\n" +
-	"\n" +
-	"request_id\x18\b \x01(\tH\x03R\trequestId\x88\x01\x01\x123\n" +
-	"\x13expect_model_digest\x18\t \x01(\tH\x04R\x11expectModelDigest\x88\x01\x01\x12+\n" +
-	"\x0fexpect_class_id\x18\v \x01(\tH\x05R\rexpectClassId\x88\x01\x01\x12\x1f\n" +
-	"\bpriority\x18\f \x01(\x05H\x06R\bpriority\x88\x01\x01\x12$\n" +
-	"\vfairness_id\x18\r \x01(\tH\aR\n" +
-	"fairnessId\x88\x01\x01B\x0e\n" +
-	"\f_instructionB\b\n" +
-	"\x06_top_nB\v\n" +
-	"\t_truncateB\r\n" +
-	"\v_request_idB\x16\n" +
-	"\x14_expect_model_digestB\x12\n" +
-	"\x10_expect_class_idB\v\n" +
-	"\t_priorityB\x0e\n" +
-	"\f_fairness_id\"\xad\x01\n" +
-	"\x0eRerankResponse\x123\n" +
-	"\aresults\x18\x01 \x03(\v2\x19.millrace.v1.RerankResultR\aresults\x12(\n" +
-	"\x05usage\x18\x02 \x01(\v2\x12.millrace.v1.UsageR\x05usage\x12!\n" +
-	"\fmodel_digest\x18\x03 \x01(\tR\vmodelDigest\x12\x19\n" +
-	"\bclass_id\x18\x04 \x01(\tR\aclassId\"p\n" +
-	"\fRerankResult\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\rR\x05index\x12\x14\n" +
-	"\x05score\x18\x02 \x01(\x02R\x05score\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12\x1c\n" +
-	"\ttruncated\x18\x04 \x01(\bR\ttruncated\"\x97\x02\n" +
-	"\x0fTokenizeRequest\x12\x14\n" +
-	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
-	"\x04text\x18\x02 \x01(\tH\x00R\x04text\x12'\n" +
-	"\x04chat\x18\x03 \x01(\v2\x11.millrace.v1.ChatH\x00R\x04chat\x12$\n" +
-	"\vadd_special\x18\x04 \x01(\bH\x01R\n" +
-	"addSpecial\x88\x01\x01\x12(\n" +
-	"\rparse_special\x18\x05 \x01(\bH\x02R\fparseSpecial\x88\x01\x01\x12$\n" +
-	"\vfairness_id\x18\r \x01(\tH\x03R\n" +
-	"fairnessId\x88\x01\x01B\a\n" +
-	"\x05inputB\x0e\n" +
-	"\f_add_specialB\x10\n" +
-	"\x0e_parse_specialB\x0e\n" +
-	"\f_fairness_id\"g\n" +
-	"\x10TokenizeResponse\x12\x1f\n" +
-	"\ttoken_ids\x18\x01 \x03(\rB\x02\x10\x01R\btokenIds\x12\x16\n" +
-	"\x06pieces\x18\x02 \x03(\fR\x06pieces\x12\x1a\n" +
-	"\brendered\x18\x03 \x01(\tR\brendered\"\xbf\x01\n" +
-	"\x11DetokenizeRequest\x12\x14\n" +
-	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1f\n" +
-	"\ttoken_ids\x18\x02 \x03(\rB\x02\x10\x01R\btokenIds\x12*\n" +
-	"\x0erender_special\x18\x03 \x01(\bH\x00R\rrenderSpecial\x88\x01\x01\x12$\n" +
-	"\vfairness_id\x18\r \x01(\tH\x01R\n" +
-	"fairnessId\x88\x01\x01B\x11\n" +
-	"\x0f_render_specialB\x0e\n" +
-	"\f_fairness_id\"(\n" +
-	"\x12DetokenizeResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text*^\n" +
+	"\x06decode\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06decode*^\n" +
 	"\vKernelClass\x12\x1c\n" +
 	"\x18KERNEL_CLASS_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14KERNEL_CLASS_PREFILL\x10\x01\x12\x17\n" +
@@ -3479,12 +2080,7 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\fFinishReason\x12\x1d\n" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +
-	"\x14FINISH_REASON_LENGTH\x10\x02*Y\n" +
-	"\aPooling\x12\x17\n" +
-	"\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n" +
-	"\fPOOLING_MEAN\x10\x01\x12\x11\n" +
-	"\rPOOLING_FIRST\x10\x02\x12\x10\n" +
-	"\fPOOLING_LAST\x10\x032\xf8\x02\n" +
+	"\x14FINISH_REASON_LENGTH\x10\x022\xf8\x02\n" +
 	"\x10InferenceService\x12I\n" +
 	"\bGenerate\x12\x1c.millrace.v1.GenerateRequest\x1a\x1d.millrace.v1.GenerateResponse0\x01\x12>\n" +
 	"\x05Embed\x12\x19.millrace.v1.EmbedRequest\x1a\x1a.millrace.v1.EmbedResponse\x12A\n" +
@@ -3506,109 +2102,88 @@ func file_millrace_v1_inference_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_inference_proto_rawDescData
 }
 
-var file_millrace_v1_inference_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_millrace_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_millrace_v1_inference_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_millrace_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_millrace_v1_inference_proto_goTypes = []any{
 	(KernelClass)(0),              // 0: millrace.v1.KernelClass
 	(FinishReason)(0),             // 1: millrace.v1.FinishReason
-	(Pooling)(0),                  // 2: millrace.v1.Pooling
-	(*GenerateRequest)(nil),       // 3: millrace.v1.GenerateRequest
-	(*TokenIds)(nil),              // 4: millrace.v1.TokenIds
-	(*Chat)(nil),                  // 5: millrace.v1.Chat
-	(*ChatMessage)(nil),           // 6: millrace.v1.ChatMessage
-	(*Sampling)(nil),              // 7: millrace.v1.Sampling
-	(*Stopping)(nil),              // 8: millrace.v1.Stopping
-	(*ResponseOptions)(nil),       // 9: millrace.v1.ResponseOptions
-	(*CacheOptions)(nil),          // 10: millrace.v1.CacheOptions
-	(*Guided)(nil),                // 11: millrace.v1.Guided
-	(*Choice)(nil),                // 12: millrace.v1.Choice
-	(*Resume)(nil),                // 13: millrace.v1.Resume
-	(*GenerateResponse)(nil),      // 14: millrace.v1.GenerateResponse
-	(*Started)(nil),               // 15: millrace.v1.Started
-	(*Progress)(nil),              // 16: millrace.v1.Progress
-	(*PromptTokens)(nil),          // 17: millrace.v1.PromptTokens
-	(*Tokens)(nil),                // 18: millrace.v1.Tokens
-	(*TokenDetail)(nil),           // 19: millrace.v1.TokenDetail
-	(*Candidate)(nil),             // 20: millrace.v1.Candidate
-	(*Finished)(nil),              // 21: millrace.v1.Finished
-	(*Usage)(nil),                 // 22: millrace.v1.Usage
-	(*Timings)(nil),               // 23: millrace.v1.Timings
-	(*EmbedRequest)(nil),          // 24: millrace.v1.EmbedRequest
-	(*EmbedResponse)(nil),         // 25: millrace.v1.EmbedResponse
-	(*Embedding)(nil),             // 26: millrace.v1.Embedding
+	(*GenerateRequest)(nil),       // 2: millrace.v1.GenerateRequest
+	(*Sampling)(nil),              // 3: millrace.v1.Sampling
+	(*Stopping)(nil),              // 4: millrace.v1.Stopping
+	(*ResponseOptions)(nil),       // 5: millrace.v1.ResponseOptions
+	(*CacheOptions)(nil),          // 6: millrace.v1.CacheOptions
+	(*Guided)(nil),                // 7: millrace.v1.Guided
+	(*Choice)(nil),                // 8: millrace.v1.Choice
+	(*Resume)(nil),                // 9: millrace.v1.Resume
+	(*GenerateResponse)(nil),      // 10: millrace.v1.GenerateResponse
+	(*Started)(nil),               // 11: millrace.v1.Started
+	(*Progress)(nil),              // 12: millrace.v1.Progress
+	(*PromptTokens)(nil),          // 13: millrace.v1.PromptTokens
+	(*Tokens)(nil),                // 14: millrace.v1.Tokens
+	(*TokenDetail)(nil),           // 15: millrace.v1.TokenDetail
+	(*Candidate)(nil),             // 16: millrace.v1.Candidate
+	(*Finished)(nil),              // 17: millrace.v1.Finished
+	(*Timings)(nil),               // 18: millrace.v1.Timings
+	nil,                           // 19: millrace.v1.Sampling.LogitBiasEntry
+	(*TokenIds)(nil),              // 20: millrace.v1.TokenIds
+	(*Chat)(nil),                  // 21: millrace.v1.Chat
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Part)(nil),                  // 23: millrace.v1.Part
+	(*Usage)(nil),                 // 24: millrace.v1.Usage
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*EmbedRequest)(nil),          // 26: millrace.v1.EmbedRequest
 	(*RerankRequest)(nil),         // 27: millrace.v1.RerankRequest
-	(*RerankResponse)(nil),        // 28: millrace.v1.RerankResponse
-	(*RerankResult)(nil),          // 29: millrace.v1.RerankResult
-	(*TokenizeRequest)(nil),       // 30: millrace.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),      // 31: millrace.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),     // 32: millrace.v1.DetokenizeRequest
+	(*TokenizeRequest)(nil),       // 28: millrace.v1.TokenizeRequest
+	(*DetokenizeRequest)(nil),     // 29: millrace.v1.DetokenizeRequest
+	(*EmbedResponse)(nil),         // 30: millrace.v1.EmbedResponse
+	(*RerankResponse)(nil),        // 31: millrace.v1.RerankResponse
+	(*TokenizeResponse)(nil),      // 32: millrace.v1.TokenizeResponse
 	(*DetokenizeResponse)(nil),    // 33: millrace.v1.DetokenizeResponse
-	nil,                           // 34: millrace.v1.Sampling.LogitBiasEntry
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 36: google.protobuf.Struct
-	(*Tool)(nil),                  // 37: millrace.v1.Tool
-	(*ToolChoice)(nil),            // 38: millrace.v1.ToolChoice
-	(*ToolCall)(nil),              // 39: millrace.v1.ToolCall
-	(*Part)(nil),                  // 40: millrace.v1.Part
-	(*durationpb.Duration)(nil),   // 41: google.protobuf.Duration
 }
 var file_millrace_v1_inference_proto_depIdxs = []int32{
-	4,  // 0: millrace.v1.GenerateRequest.token_ids:type_name -> millrace.v1.TokenIds
-	5,  // 1: millrace.v1.GenerateRequest.chat:type_name -> millrace.v1.Chat
-	7,  // 2: millrace.v1.GenerateRequest.sampling:type_name -> millrace.v1.Sampling
-	8,  // 3: millrace.v1.GenerateRequest.stopping:type_name -> millrace.v1.Stopping
-	9,  // 4: millrace.v1.GenerateRequest.response:type_name -> millrace.v1.ResponseOptions
-	10, // 5: millrace.v1.GenerateRequest.cache:type_name -> millrace.v1.CacheOptions
-	11, // 6: millrace.v1.GenerateRequest.guided:type_name -> millrace.v1.Guided
-	13, // 7: millrace.v1.GenerateRequest.resume:type_name -> millrace.v1.Resume
-	35, // 8: millrace.v1.GenerateRequest.accepted_at:type_name -> google.protobuf.Timestamp
+	20, // 0: millrace.v1.GenerateRequest.token_ids:type_name -> millrace.v1.TokenIds
+	21, // 1: millrace.v1.GenerateRequest.chat:type_name -> millrace.v1.Chat
+	3,  // 2: millrace.v1.GenerateRequest.sampling:type_name -> millrace.v1.Sampling
+	4,  // 3: millrace.v1.GenerateRequest.stopping:type_name -> millrace.v1.Stopping
+	5,  // 4: millrace.v1.GenerateRequest.response:type_name -> millrace.v1.ResponseOptions
+	6,  // 5: millrace.v1.GenerateRequest.cache:type_name -> millrace.v1.CacheOptions
+	7,  // 6: millrace.v1.GenerateRequest.guided:type_name -> millrace.v1.Guided
+	9,  // 7: millrace.v1.GenerateRequest.resume:type_name -> millrace.v1.Resume
+	22, // 8: millrace.v1.GenerateRequest.accepted_at:type_name -> google.protobuf.Timestamp
 	0,  // 9: millrace.v1.GenerateRequest.prompt_class:type_name -> millrace.v1.KernelClass
-	6,  // 10: millrace.v1.Chat.messages:type_name -> millrace.v1.ChatMessage
-	36, // 11: millrace.v1.Chat.template_kwargs:type_name -> google.protobuf.Struct
-	37, // 12: millrace.v1.Chat.tools:type_name -> millrace.v1.Tool
-	38, // 13: millrace.v1.Chat.tool_choice:type_name -> millrace.v1.ToolChoice
-	39, // 14: millrace.v1.ChatMessage.tool_calls:type_name -> millrace.v1.ToolCall
-	34, // 15: millrace.v1.Sampling.logit_bias:type_name -> millrace.v1.Sampling.LogitBiasEntry
-	4,  // 16: millrace.v1.Sampling.allowed_tokens:type_name -> millrace.v1.TokenIds
-	12, // 17: millrace.v1.Guided.choice:type_name -> millrace.v1.Choice
-	15, // 18: millrace.v1.GenerateResponse.started:type_name -> millrace.v1.Started
-	16, // 19: millrace.v1.GenerateResponse.progress:type_name -> millrace.v1.Progress
-	17, // 20: millrace.v1.GenerateResponse.prompt:type_name -> millrace.v1.PromptTokens
-	18, // 21: millrace.v1.GenerateResponse.tokens:type_name -> millrace.v1.Tokens
-	21, // 22: millrace.v1.GenerateResponse.finished:type_name -> millrace.v1.Finished
-	19, // 23: millrace.v1.PromptTokens.details:type_name -> millrace.v1.TokenDetail
-	19, // 24: millrace.v1.Tokens.details:type_name -> millrace.v1.TokenDetail
-	40, // 25: millrace.v1.Tokens.parts:type_name -> millrace.v1.Part
-	20, // 26: millrace.v1.TokenDetail.candidates:type_name -> millrace.v1.Candidate
-	1,  // 27: millrace.v1.Finished.reason:type_name -> millrace.v1.FinishReason
-	22, // 28: millrace.v1.Finished.usage:type_name -> millrace.v1.Usage
-	23, // 29: millrace.v1.Finished.timings:type_name -> millrace.v1.Timings
-	41, // 30: millrace.v1.Timings.queue:type_name -> google.protobuf.Duration
-	41, // 31: millrace.v1.Timings.prefill:type_name -> google.protobuf.Duration
-	41, // 32: millrace.v1.Timings.decode:type_name -> google.protobuf.Duration
-	4,  // 33: millrace.v1.EmbedRequest.token_ids:type_name -> millrace.v1.TokenIds
-	2,  // 34: millrace.v1.EmbedRequest.pooling:type_name -> millrace.v1.Pooling
-	26, // 35: millrace.v1.EmbedResponse.embeddings:type_name -> millrace.v1.Embedding
-	22, // 36: millrace.v1.EmbedResponse.usage:type_name -> millrace.v1.Usage
-	2,  // 37: millrace.v1.EmbedResponse.pooling:type_name -> millrace.v1.Pooling
-	29, // 38: millrace.v1.RerankResponse.results:type_name -> millrace.v1.RerankResult
-	22, // 39: millrace.v1.RerankResponse.usage:type_name -> millrace.v1.Usage
-	5,  // 40: millrace.v1.TokenizeRequest.chat:type_name -> millrace.v1.Chat
-	3,  // 41: millrace.v1.InferenceService.Generate:input_type -> millrace.v1.GenerateRequest
-	24, // 42: millrace.v1.InferenceService.Embed:input_type -> millrace.v1.EmbedRequest
-	27, // 43: millrace.v1.InferenceService.Rerank:input_type -> millrace.v1.RerankRequest
-	30, // 44: millrace.v1.InferenceService.Tokenize:input_type -> millrace.v1.TokenizeRequest
-	32, // 45: millrace.v1.InferenceService.Detokenize:input_type -> millrace.v1.DetokenizeRequest
-	14, // 46: millrace.v1.InferenceService.Generate:output_type -> millrace.v1.GenerateResponse
-	25, // 47: millrace.v1.InferenceService.Embed:output_type -> millrace.v1.EmbedResponse
-	28, // 48: millrace.v1.InferenceService.Rerank:output_type -> millrace.v1.RerankResponse
-	31, // 49: millrace.v1.InferenceService.Tokenize:output_type -> millrace.v1.TokenizeResponse
-	33, // 50: millrace.v1.InferenceService.Detokenize:output_type -> millrace.v1.DetokenizeResponse
-	46, // [46:51] is the sub-list for method output_type
-	41, // [41:46] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	19, // 10: millrace.v1.Sampling.logit_bias:type_name -> millrace.v1.Sampling.LogitBiasEntry
+	20, // 11: millrace.v1.Sampling.allowed_tokens:type_name -> millrace.v1.TokenIds
+	8,  // 12: millrace.v1.Guided.choice:type_name -> millrace.v1.Choice
+	11, // 13: millrace.v1.GenerateResponse.started:type_name -> millrace.v1.Started
+	12, // 14: millrace.v1.GenerateResponse.progress:type_name -> millrace.v1.Progress
+	13, // 15: millrace.v1.GenerateResponse.prompt:type_name -> millrace.v1.PromptTokens
+	14, // 16: millrace.v1.GenerateResponse.tokens:type_name -> millrace.v1.Tokens
+	17, // 17: millrace.v1.GenerateResponse.finished:type_name -> millrace.v1.Finished
+	15, // 18: millrace.v1.PromptTokens.details:type_name -> millrace.v1.TokenDetail
+	15, // 19: millrace.v1.Tokens.details:type_name -> millrace.v1.TokenDetail
+	23, // 20: millrace.v1.Tokens.parts:type_name -> millrace.v1.Part
+	16, // 21: millrace.v1.TokenDetail.candidates:type_name -> millrace.v1.Candidate
+	1,  // 22: millrace.v1.Finished.reason:type_name -> millrace.v1.FinishReason
+	24, // 23: millrace.v1.Finished.usage:type_name -> millrace.v1.Usage
+	18, // 24: millrace.v1.Finished.timings:type_name -> millrace.v1.Timings
+	25, // 25: millrace.v1.Timings.queue:type_name -> google.protobuf.Duration
+	25, // 26: millrace.v1.Timings.prefill:type_name -> google.protobuf.Duration
+	25, // 27: millrace.v1.Timings.decode:type_name -> google.protobuf.Duration
+	2,  // 28: millrace.v1.InferenceService.Generate:input_type -> millrace.v1.GenerateRequest
+	26, // 29: millrace.v1.InferenceService.Embed:input_type -> millrace.v1.EmbedRequest
+	27, // 30: millrace.v1.InferenceService.Rerank:input_type -> millrace.v1.RerankRequest
+	28, // 31: millrace.v1.InferenceService.Tokenize:input_type -> millrace.v1.TokenizeRequest
+	29, // 32: millrace.v1.InferenceService.Detokenize:input_type -> millrace.v1.DetokenizeRequest
+	10, // 33: millrace.v1.InferenceService.Generate:output_type -> millrace.v1.GenerateResponse
+	30, // 34: millrace.v1.InferenceService.Embed:output_type -> millrace.v1.EmbedResponse
+	31, // 35: millrace.v1.InferenceService.Rerank:output_type -> millrace.v1.RerankResponse
+	32, // 36: millrace.v1.InferenceService.Tokenize:output_type -> millrace.v1.TokenizeResponse
+	33, // 37: millrace.v1.InferenceService.Detokenize:output_type -> millrace.v1.DetokenizeResponse
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_inference_proto_init() }
@@ -3616,52 +2191,45 @@ func file_millrace_v1_inference_proto_init() {
 	if File_millrace_v1_inference_proto != nil {
 		return
 	}
+	file_millrace_v1_prompts_proto_init()
+	file_millrace_v1_texts_proto_init()
 	file_millrace_v1_tools_proto_init()
 	file_millrace_v1_inference_proto_msgTypes[0].OneofWrappers = []any{
 		(*GenerateRequest_Prompt)(nil),
 		(*GenerateRequest_TokenIds)(nil),
 		(*GenerateRequest_Chat)(nil),
 	}
+	file_millrace_v1_inference_proto_msgTypes[1].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[2].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[3].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[4].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[5].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[6].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[7].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[8].OneofWrappers = []any{
+	file_millrace_v1_inference_proto_msgTypes[5].OneofWrappers = []any{
 		(*Guided_JsonSchema)(nil),
 		(*Guided_Regex)(nil),
 		(*Guided_Grammar)(nil),
 		(*Guided_Choice)(nil),
 	}
-	file_millrace_v1_inference_proto_msgTypes[10].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[11].OneofWrappers = []any{
+	file_millrace_v1_inference_proto_msgTypes[7].OneofWrappers = []any{}
+	file_millrace_v1_inference_proto_msgTypes[8].OneofWrappers = []any{
 		(*GenerateResponse_Started)(nil),
 		(*GenerateResponse_Progress)(nil),
 		(*GenerateResponse_Prompt)(nil),
 		(*GenerateResponse_Tokens)(nil),
 		(*GenerateResponse_Finished)(nil),
 	}
-	file_millrace_v1_inference_proto_msgTypes[12].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[16].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[18].OneofWrappers = []any{
+	file_millrace_v1_inference_proto_msgTypes[9].OneofWrappers = []any{}
+	file_millrace_v1_inference_proto_msgTypes[13].OneofWrappers = []any{}
+	file_millrace_v1_inference_proto_msgTypes[15].OneofWrappers = []any{
 		(*Finished_Stop)(nil),
 		(*Finished_StopTokenId)(nil),
 	}
-	file_millrace_v1_inference_proto_msgTypes[21].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[24].OneofWrappers = []any{}
-	file_millrace_v1_inference_proto_msgTypes[27].OneofWrappers = []any{
-		(*TokenizeRequest_Text)(nil),
-		(*TokenizeRequest_Chat)(nil),
-	}
-	file_millrace_v1_inference_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_inference_proto_rawDesc), len(file_millrace_v1_inference_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   32,
+			NumEnums:      2,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1255,7 +1255,7 @@ var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/models.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bmillrace/v1/inference.proto\"\xac\x03\n" +
+	"\x18millrace/v1/models.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bmillrace/v1/inference.proto\x1a\x17millrace/v1/texts.proto\"\xac\x03\n" +
 	"\x10LoadModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x123\n" +
 	"\x13expect_model_digest\x18\x02 \x01(\tH\x00R\x11expectModelDigest\x88\x01\x01\x12 \n" +
@@ -1460,6 +1460,7 @@ func file_millrace_v1_models_proto_init() {
 		return
 	}
 	file_millrace_v1_inference_proto_init()
+	file_millrace_v1_texts_proto_init()
 	file_millrace_v1_models_proto_msgTypes[0].OneofWrappers = []any{}
 	file_millrace_v1_models_proto_msgTypes[1].OneofWrappers = []any{
 		(*LoadModelResponse_Progress)(nil),
