@@ -8,7 +8,48 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/internal/repotest"
 )
+
+// readmeWidth is where lines of the README end.
+const readmeWidth = 140
+
+// readmeParagraph returns the README's list of families, wrapped.
+func readmeParagraph() string {
+	var models []string
+	for _, name := range Architectures() {
+		models = append(models, families[name].models)
+	}
+	text, column := "", 0
+	for word := range strings.FieldsSeq("Families: " + strings.Join(models, "; ") + ".") {
+		switch {
+		case text == "":
+		case column+1+len(word) > readmeWidth:
+			text, column = text+"\n", 0
+		default:
+			text, column = text+" ", column+1
+		}
+		text, column = text+word, column+len(word)
+	}
+	return text
+}
+
+func TestReadmeListsEveryFamily(t *testing.T) {
+	// The README's paragraph that begins with "Families:" is the families' table.
+	path := repotest.Path("README.md")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before, behind, found := strings.Cut(string(text), "\n\nFamilies: ")
+	require.True(t, found, "the README has no paragraph \"Families:\"")
+	list, behind, found := strings.Cut(behind, "\n\n")
+	require.True(t, found)
+	if *repotest.Update {
+		require.NoError(t, os.WriteFile(path, []byte(before+"\n\n"+readmeParagraph()+"\n\n"+behind), 0o600))
+		return
+	}
+	require.Equal(t, readmeParagraph(), "Families: "+list, "go test ./gpuworker/arch -run TestReadmeListsEveryFamily -update writes it")
+}
 
 func TestModelsPageListsWhatLoads(t *testing.T) {
 	// docs/models.md says which architectures and types of weights load: all of them, and in the

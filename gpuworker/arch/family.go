@@ -7,26 +7,31 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// family is one architecture: it reads the keys of a file and returns the description of its
-// decoder. The reader keeps the first error, after which the description is ignored.
-type family func(*reader) engine.ModelDesc
+// family is one architecture.
+type family struct {
+	// models names the published models, as the README lists them.
+	models string
+	// describe reads the keys of a file and returns the description of its decoder. The reader
+	// keeps the first error, after which the description is ignored.
+	describe func(*reader) engine.ModelDesc
+}
 
 // families are the architectures by general.architecture. Each has a file of its own.
 var families = map[string]family{
-	"exaone4":  exaone4,
-	"gemma2":   gemma2,
-	"gemma3":   gemma3,
-	"gemma4":   gemma4,
-	"glm4":     glm4,
-	"granite":  granite,
-	"llama":    llama,
-	"mistral3": mistral3,
-	"olmo2":    olmo2,
-	"phi3":     phi3,
-	"qwen2":    qwen2,
-	"qwen3":    qwen3,
-	"seed_oss": seedOSS,
-	"smollm3":  smollm3,
+	"exaone4":  {"EXAONE 4", exaone4},
+	"gemma2":   {"Gemma 2", gemma2},
+	"gemma3":   {"Gemma 3", gemma3},
+	"gemma4":   {"Gemma 4", gemma4},
+	"glm4":     {"GLM-4", glm4},
+	"granite":  {"Granite", granite},
+	"llama":    {"Llama 1 to 3, Mistral, TinyLlama, SmolLM", llama},
+	"mistral3": {"Ministral 3, Devstral", mistral3},
+	"olmo2":    {"OLMo 2 and 3", olmo2},
+	"phi3":     {"Phi-3, Phi-4", phi3},
+	"qwen2":    {"Qwen 1.5 to 2.5", qwen2},
+	"qwen3":    {"Qwen 3", qwen3},
+	"seed_oss": {"Seed-OSS", seedOSS},
+	"smollm3":  {"SmolLM 3", smollm3},
 }
 
 // Architectures lists the values of general.architecture that Parse accepts, sorted.

@@ -61,10 +61,10 @@ func fusedLayer() (map[string][]uint64, map[string]gguf.Type) {
 // withFusedFamily registers an architecture "fused" for a test.
 func withFusedFamily(t *testing.T) {
 	t.Helper()
-	families["fused"] = func(r *reader) engine.ModelDesc {
+	families["fused"] = family{models: "none", describe: func(r *reader) engine.ModelDesc {
 		r.fuse(fusedQKV, fusedGateUp)
 		return r.decoder(engine.RopeNeox)
-	}
+	}}
 	t.Cleanup(func() { delete(families, "fused") })
 }
 

@@ -150,11 +150,11 @@ func (l *Layout) Tensor(role engine.Role, layer int) (string, []engine.Role) {
 // describe refuses keys that the family does not implement before what it found wrong: a file of
 // another kind of network lacks keys too, and the block is the reason.
 func (r *reader) describe(architecture string) (engine.ModelDesc, error) {
-	describe, ok := families[architecture]
+	family, ok := families[architecture]
 	if !ok {
 		return engine.ModelDesc{}, unknown(architecture)
 	}
-	d := describe(r)
+	d := family.describe(r)
 	if err := r.refuseUnread(); err != nil {
 		return engine.ModelDesc{}, err
 	}
