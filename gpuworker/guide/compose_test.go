@@ -32,8 +32,8 @@ func TestComposedErrorsHaveTheOuterPath(t *testing.T) {
 	var problem *Error
 	require.ErrorAs(t, err, &problem)
 	require.Equal(t, "#/tools/0/parameters/properties/a/type", problem.Path)
-	g := compile(t, call(`{"contains":{"type":"null"}}`))
-	require.Equal(t, []string{"#/tools/0/parameters/contains"}, g.Dropped())
+	g := compile(t, call(`{"unevaluatedItems":{"type":"null"}}`))
+	require.Equal(t, []string{"#/tools/0/parameters/unevaluatedItems"}, g.Dropped())
 }
 
 // A control token has a text that no constraint but a composed one allows.

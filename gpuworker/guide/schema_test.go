@@ -109,6 +109,33 @@ func TestSchemaTexts(t *testing.T) {
 		"items and bounds": {
 			`{"type":"array","items":{"type":"integer"},"minItems":2,"maxItems":3}`, []string{`[1,2]`, `[ 1, 2, 3 ]`}, []string{`[1]`, `[1,2,3,4]`, `[]`},
 		},
+		"an item of a kind": {
+			`{"type":"array","contains":{"type":"integer","minimum":5},"minContains":2,"maxItems":4}`,
+			[]string{`[5, 6]`, `[null,7,"a",8]`, `[5,5,5,5]`}, []string{`[]`, `[5]`, `[5,4]`, `[1,2,3,5]`, `[5,5,5,5,5]`, `[1,2,3,4]`},
+		},
+		"at most so many items of a kind": {
+			`{"type":"array","items":{"enum":["a","b",1]},"contains":{"enum":["a",1]},"minContains":0,"maxContains":1}`,
+			[]string{`[]`, `["b","b","b"]`, `["b",1,"b"]`, `["a"]`}, []string{`["a","a"]`, `[1,"b","a"]`, `["c"]`},
+		},
+		"items of two kinds": {
+			`{"type":"array","allOf":[{"contains":{"const":1}},{"contains":{"type":"number"},"maxContains":2}],"prefixItems":[true,{"type":"null"}]}`,
+			[]string{`[1]`, `[1,null,2]`, `["a",null,1,"b"]`, `[2,null,1]`}, []string{`[]`, `[2]`, `[1,2]`, `[1,null,2,3]`, `[2,null,3,1]`},
+		},
+		"contains anything": {`{"type":"array","contains":true,"maxContains":2}`, []string{`[1]`, `[1,2]`}, []string{`[]`, `[1,2,3]`}},
+		"no such array":     {`{"contains":false,"type":["array","null"]}`, []string{`null`}, []string{`[]`, `[1]`}},
+		"not of items": {
+			`{"type":"array","not":{"items":{"type":"string"}},"maxItems":3}`, []string{`[1]`, `["a",1,"b"]`}, []string{`[]`, `["a"]`},
+		},
+		"not of first items": {
+			`{"type":"array","not":{"prefixItems":[{"type":"string"},{"const":1}]}}`, []string{`[1]`, `["a",2]`}, []string{`[]`, `["a"]`, `["a",1,2]`},
+		},
+		"not of contains": {
+			`{"type":"array","not":{"contains":{"const":"a"},"minContains":2,"maxContains":3}}`,
+			[]string{`[]`, `["a","b"]`, `["a","a","b","a","a"]`}, []string{`["a","a"]`, `["a","b","a","a"]`},
+		},
+		"not of an enum": {
+			`{"not":{"enum":[1,"a",true,null,-2.5]}}`, []string{`2`, `-2.6`, `1.5`, `"b"`, `false`, `[]`, `{}`}, []string{`1`, `1.0`, `"a"`, `true`, `null`, `-2.5`},
+		},
 		"no items": {`{"type":"array","items":false}`, []string{`[]`}, []string{`[1]`}},
 		"enum": {
 			`{"enum":[1,"a\n",null,[1,2],{"k":true}]}`, []string{`1`, `"a\n"`, `null`, `[1, 2]`, `{"k": true}`}, []string{`2`, `"a"`, `[1]`, `{}`},
@@ -156,7 +183,11 @@ func TestSchemaRefusals(t *testing.T) {
 		"if with a format":    {`{"if":{"format":"date"},"then":{"minLength":3}}`, ErrUnsupported, "#/if"},
 		"not of everything":   {`{"not":{}}`, ErrUnsupported, ""},
 		"a pattern of keys":   {`{"patternProperties":{"(?=a)":{"type":"null"}}}`, ErrUnsupported, "#/patternProperties/(?=a)"},
-		"contains":            {`{"contains":true}`, ErrUnsupported, "#/contains"},
+		"at most some items":  {`{"contains":{"format":"date"},"maxContains":2}`, ErrUnsupported, "#/contains"},
+		"many items":          {`{"contains":{"type":"null"},"minContains":65}`, ErrUnsupported, "#/contains"},
+		"many schemas":        {`{"allOf":[{"contains":{"const":1}},{"contains":{"const":2}},{"contains":{"const":3}},{"contains":{"const":4}},{"contains":{"const":5}}]}`, ErrUnsupported, "#/allOf/4/contains"},
+		"bounds of contains":  {`{"contains":{"const":1},"maxContains":99,"maxItems":9999}`, ErrLimit, "#/contains"},
+		"unevaluatedItems":    {`{"unevaluatedItems":false}`, ErrUnsupported, "#/unevaluatedItems"},
 		"names with a choice": {`{"propertyNames":{"anyOf":[{"pattern":"a"},{"maxLength":2}]}}`, ErrUnsupported, "#/propertyNames"},
 		"many properties":     {`{"type":"object","minProperties":2}`, ErrUnsupported, "#/minProperties"},
 		"control characters":  {`{"type":"object","properties":{"a\u001f":true}}`, ErrUnsupported, "#"},

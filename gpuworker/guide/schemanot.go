@@ -40,6 +40,10 @@ func truthOf(v *jsonValue, truth bool) *jsonValue {
 	return &jsonValue{path: v.path, kind: jsonBool, truth: truth}
 }
 
+func numberOf(v *jsonValue, n int) *jsonValue {
+	return &jsonValue{path: v.path, kind: jsonNumber, text: strconv.Itoa(n)}
+}
+
 // lacking is a schema of what has not a property: other types, and objects without it.
 func lacking(v *jsonValue, name string) *jsonValue {
 	properties := schemaOf(v, map[string]*jsonValue{name: truthOf(v, false)})
@@ -72,6 +76,9 @@ func (s *schemaBuilder) negate(v *jsonValue) *jsonValue {
 			continue
 		}
 		parts := s.negateKeyword(k, v.fields[k])
+		if slices.Contains(arrayKeywords, k) && parts == nil {
+			parts = s.negateItems(k, v)
+		}
 		if parts == nil {
 			return nil
 		}
@@ -133,14 +140,10 @@ func (s *schemaBuilder) negateKeyword(k string, v *jsonValue) []*jsonValue {
 		}
 	case "type":
 		return s.negateType(v)
-	case "enum", "const":
-		list := v
-		if k == "const" {
-			list = listOf(v, v)
-		}
-		if !slices.ContainsFunc(list.items, func(v *jsonValue) bool { return v.kind != jsonString }) {
-			return one(map[string]*jsonValue{notEnum: list})
-		}
+	case "enum":
+		return s.negateValues(v)
+	case "const":
+		return s.negateValues(listOf(v, v))
 	case "pattern":
 		return typed("string", notPattern, v)
 	case "required":
@@ -181,22 +184,132 @@ func (s *schemaBuilder) negateKeyword(k string, v *jsonValue) []*jsonValue {
 	return nil
 }
 
+// maxHoles bounds the numbers that a negation excludes, because each divides the others.
+const maxHoles = 64
+
+// negateValues is every value but those of a list; nil if it has arrays or objects.
+func (s *schemaBuilder) negateValues(list *jsonValue) []*jsonValue {
+	var listed types
+	var texts, numbers []*jsonValue
+	truths := map[bool]bool{}
+	for _, v := range list.items {
+		switch _, ok := parseDecimal(v.text); {
+		case v.kind == jsonNull:
+			listed |= typeNull
+		case v.kind == jsonBool:
+			listed |= typeBool
+			truths[v.truth] = true
+		case v.kind == jsonString:
+			listed |= typeString
+			texts = append(texts, v)
+		case v.kind == jsonNumber && ok:
+			listed |= typeNumber
+			numbers = append(numbers, v)
+		default:
+			return nil
+		}
+	}
+	if s.spend(len(list.items)); len(numbers) > maxHoles {
+		return nil
+	}
+	if listed == typeString {
+		return []*jsonValue{schemaOf(list, map[string]*jsonValue{notEnum: list})}
+	}
+	out := []*jsonValue{s.typesBut(list, listed)}
+	if len(texts) > 0 {
+		out = append(out, schemaOf(list, map[string]*jsonValue{"type": textOf(list, "string"), notEnum: listOf(list, texts...)}))
+	}
+	if len(truths) == 1 {
+		out = append(out, schemaOf(list, map[string]*jsonValue{"const": truthOf(list, !truths[true])}))
+	}
+	slices.SortFunc(numbers, func(v, w *jsonValue) int {
+		c, _ := parseDecimal(v.text)
+		d, _ := parseDecimal(w.text)
+		return c.compare(d)
+	})
+	for i := 0; i <= len(numbers) && len(numbers) > 0; i++ { // the numbers between two that follow each other
+		fields := map[string]*jsonValue{"type": textOf(list, "number")}
+		if i > 0 {
+			fields["exclusiveMinimum"] = numbers[i-1]
+		}
+		if i < len(numbers) {
+			fields["exclusiveMaximum"] = numbers[i]
+		}
+		out = append(out, schemaOf(list, fields))
+	}
+	return out
+}
+
+// negateItems is the arrays of which some item breaks a keyword of a schema, or too few or too many are
+// counted; nil if it cannot be said.
+func (s *schemaBuilder) negateItems(k string, v *jsonValue) []*jsonValue {
+	field := v.fields[k]
+	arrays := func(fields map[string]*jsonValue) *jsonValue {
+		fields["type"] = textOf(field, "array")
+		return schemaOf(field, fields)
+	}
+	switch k {
+	case "items":
+		if n := s.negation(field); n != nil && v.fields["prefixItems"] == nil {
+			return []*jsonValue{arrays(map[string]*jsonValue{"contains": n})}
+		}
+	case "prefixItems":
+		var out []*jsonValue
+		before := listOf(field)
+		for _, item := range s.schemas(v, k) {
+			n := s.negation(item)
+			if n == nil {
+				return nil
+			}
+			out = append(out, arrays(map[string]*jsonValue{
+				k: listOf(field, append(slices.Clip(before.items), n)...), "minItems": numberOf(field, len(before.items)+1),
+			}))
+			before.items = append(before.items, truthOf(field, true))
+		}
+		return out
+	case "contains":
+		least, most := 1, unbounded
+		if n, ok := s.natural(v, "minContains"); ok {
+			least = n
+		}
+		if n, ok := s.natural(v, "maxContains"); ok {
+			most = n
+		}
+		out := []*jsonValue{truthOf(field, false)}
+		if least > 0 {
+			out = append(out, arrays(map[string]*jsonValue{
+				k: field, "minContains": numberOf(field, 0), "maxContains": numberOf(field, least-1),
+			}))
+		}
+		if most != unbounded {
+			out = append(out, arrays(map[string]*jsonValue{k: field, "minContains": numberOf(field, most+1)}))
+		}
+		return out
+	}
+	return nil
+}
+
 // negateType is the types that a list does not have. Numbers with a fraction have no name.
 func (s *schemaBuilder) negateType(v *jsonValue) []*jsonValue {
 	left := typeAny &^ s.typesOf(schemaOf(v, map[string]*jsonValue{"type": v}))
 	if left&typeNumber != 0 && left&typeNumber != typeNumber {
 		return nil
 	}
+	return []*jsonValue{s.typesBut(v, typeAny&^left)}
+}
+
+// typesBut is the values of all types but some, which have both kinds of numbers or none.
+func (s *schemaBuilder) typesBut(v *jsonValue, but types) *jsonValue {
 	list := listOf(v)
 	for _, name := range []string{"null", "boolean", "number", "string", "array", "object"} {
-		if left&typeNames[name] != 0 {
+		if but&typeNames[name] == 0 {
 			list.items = append(list.items, textOf(v, name))
 		}
 	}
 	if len(list.items) == 0 {
-		return []*jsonValue{truthOf(v, false)}
+		return truthOf(v, false)
 	}
-	return []*jsonValue{schemaOf(v, map[string]*jsonValue{"type": list})}
+	return schemaOf(v, map[string]*jsonValue{"type": list})
 }
 
 func (s *schemaBuilder) negateCount(k string, v *jsonValue, typed func(name, keyword string, value *jsonValue) []*jsonValue) []*jsonValue {
@@ -208,14 +321,13 @@ func (s *schemaBuilder) negateCount(k string, v *jsonValue, typed func(name, key
 	if k == "minItems" || k == "maxItems" {
 		name = "array"
 	}
-	number := func(n int) *jsonValue { return &jsonValue{path: v.path, kind: jsonNumber, text: strconv.Itoa(n)} }
 	switch {
 	case k[:3] == "max":
-		return typed(name, "min"+k[3:], number(n+1))
+		return typed(name, "min"+k[3:], numberOf(v, n+1))
 	case n == 0:
 		return []*jsonValue{truthOf(v, false)}
 	}
-	return typed(name, "max"+k[3:], number(n-1))
+	return typed(name, "max"+k[3:], numberOf(v, n-1))
 }
 
 // implied returns the schemas that the keywords not, if and those of dependencies stand for; a keyword

@@ -9,11 +9,11 @@ import (
 // no code of this package names say nothing about it, as the standard has it.
 var notHonoured = map[string]bool{
 	"unevaluatedProperties": true,
-	"unevaluatedItems":      true, "contains": true, "$dynamicRef": true, "$recursiveRef": true,
+	"unevaluatedItems":      true, "$dynamicRef": true, "$recursiveRef": true,
 }
 
 var (
-	arrayKeywords  = []string{"prefixItems", "items", "minItems", "maxItems", "uniqueItems"}
+	arrayKeywords  = []string{"prefixItems", "items", "minItems", "maxItems", "uniqueItems", "contains"}
 	objectKeywords = []string{
 		"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
 	}
@@ -24,7 +24,7 @@ func (s *schemaBuilder) keywords(v *jsonValue) {
 	for _, k := range v.keys {
 		field := v.fields[k]
 		switch {
-		case k == "contains" || notHonoured[k] && !harmless(field):
+		case notHonoured[k] && !harmless(field):
 			s.refuse(field, "the keyword %s", k)
 		case k == "$id" && v != s.root:
 			s.refuse(field, "$id below the root, which changes what a $ref names")

@@ -252,7 +252,7 @@ func TestGatewayConstrainsAnswers(t *testing.T) {
 	require.True(t, child.Age >= 1 && child.Age <= 99)
 
 	out, err = g.post(t.Context(), "/v1/completions", `{"model":"stories","prompt":"Once","response_format":`+
-		`{"type":"json_schema","json_schema":{"name":"child","strict":true,"schema":{"contains":{}}}}}`)
+		`{"type":"json_schema","json_schema":{"name":"child","strict":true,"schema":{"unevaluatedItems":false}}}}`)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Body.Close()) }()
 	text, err := io.ReadAll(out.Body)

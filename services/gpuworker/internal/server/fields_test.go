@@ -62,7 +62,7 @@ var changes = map[string]func(*pb.GenerateRequest){
 	},
 	"guided.lenient": func(r *pb.GenerateRequest) {
 		r.Stopping.IgnoreEos = nil
-		r.Guided = &pb.Guided{Lenient: ptr(true), Constraint: &pb.Guided_JsonSchema{JsonSchema: `{"contains":true}`}}
+		r.Guided = &pb.Guided{Lenient: ptr(true), Constraint: &pb.Guided_JsonSchema{JsonSchema: `{"unevaluatedItems":false}`}}
 	},
 	"guided.choice.options": func(r *pb.GenerateRequest) {
 		r.Stopping.IgnoreEos = nil

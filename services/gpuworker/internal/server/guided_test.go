@@ -105,8 +105,8 @@ func TestGuidedRefusals(t *testing.T) {
 	}{
 		"syntax": {guided: byRegex("(a"), reason: reason.InvalidGrammar, field: "guided.regex", problem: "syntax"},
 		"a path": {
-			guided: bySchema(`{"properties":{"a":{"contains":true}}}`), reason: reason.InvalidGrammar, field: "guided.json_schema",
-			path: "#/properties/a/contains", problem: "unsupported",
+			guided: bySchema(`{"properties":{"a":{"unevaluatedItems":false}}}`), reason: reason.InvalidGrammar, field: "guided.json_schema",
+			path: "#/properties/a/unevaluatedItems", problem: "unsupported",
 		},
 		"size": {
 			guided: byRegex(strings.Repeat("a", 300<<10)), reason: reason.InvalidGrammar, field: "guided.regex", problem: "limit",

@@ -215,7 +215,7 @@ func TestToolRefusals(t *testing.T) {
 			in.GetChat().Tools[0].Parameters = ptr(`{"type":"object","properties":{"a":{"type":"x"}}}`)
 		}, reason.InvalidGrammar, "chat.tools"},
 		"a strict schema": {func(in *pb.GenerateRequest) {
-			in.GetChat().Tools[0].Parameters, in.GetChat().Tools[0].Strict = ptr(`{"contains":{}}`), ptr(true)
+			in.GetChat().Tools[0].Parameters, in.GetChat().Tools[0].Strict = ptr(`{"unevaluatedItems":false}`), ptr(true)
 		}, reason.InvalidGrammar, "chat.tools"},
 		"a list for arguments": {func(in *pb.GenerateRequest) { in.GetChat().Tools[0].Parameters = ptr(`{"type":"array"}`) }, reason.InvalidGrammar, "chat.tools"},
 	} {
@@ -229,8 +229,8 @@ func TestToolRefusals(t *testing.T) {
 		})
 	}
 	in := calling("hermes", 1)
-	in.GetChat().Tools[0].Parameters = ptr(`{"type":"object","contains":true}`)
-	require.Equal(t, []string{"#/tools/0/parameters/contains"}, w.generate(t.Context(), t, in).started.GetGuidedIgnored())
+	in.GetChat().Tools[0].Parameters = ptr(`{"type":"object","unevaluatedItems":false}`)
+	require.Equal(t, []string{"#/tools/0/parameters/unevaluatedItems"}, w.generate(t.Context(), t, in).started.GetGuidedIgnored())
 }
 
 // An event that is cut in two has the parts of its tokens in each half, and a call begins with its token.
