@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,4 +42,33 @@ func TestCompileBoundsItsWork(t *testing.T) {
 			require.ErrorIs(t, err, tc.want)
 		})
 	}
+}
+
+func TestPathsAreBounded(t *testing.T) {
+	// Every value below a long key, and every ignored keyword, once had the key in a path of its own: 170 KB of schema became 307 MB.
+	const count = 400
+	var keywords []string
+	for i := range count {
+		keywords = append(keywords, fmt.Sprintf(`"%d":{"contains":{}}`, i))
+	}
+	for name, key := range map[string]string{"long": strings.Repeat("k", 100<<10), "escaped": strings.Repeat("/", 1<<10), "wide": strings.Repeat("é", 1<<10)} {
+		t.Run(name, func(t *testing.T) {
+			text := `{"properties":{"` + key + `":{"properties":{` + strings.Join(keywords, ",") + `}}}}`
+			g := compile(t, Source{Kind: JSONSchema, Text: text, Lenient: true})
+			require.Len(t, g.Dropped(), 1, "the paths are cut where they are equal")
+			require.LessOrEqual(t, len(g.Dropped()[0]), maxPath+len(cut))
+			require.True(t, utf8.ValidString(g.Dropped()[0]))
+			_, err := Compile(Source{Kind: JSONSchema, Text: text}, byteTokens())
+			require.ErrorIs(t, err, ErrUnsupported)
+			require.Less(t, len(err.Error()), 3*maxPath)
+			composed := &Term{Op: Nested, Path: g.Dropped()[0], Source: &Source{Kind: JSONSchema, Text: text, Lenient: true}}
+			g = compile(t, Source{Kind: Composed, Term: composed})
+			require.LessOrEqual(t, len(g.Dropped()[0]), maxPath+len(cut))
+		})
+	}
+	g := compile(t, Source{Kind: JSONSchema, Text: `{"properties":{` + strings.Join(keywords, ",") + `}}`, Lenient: true})
+	require.Len(t, g.Dropped(), maxDropped+1)
+	require.Equal(t, fmt.Sprintf("and %d more", count-maxDropped), g.Dropped()[maxDropped])
+	_, err := Compile(Source{Kind: Regex, Text: strings.Repeat("a", 1<<10) + "(?=b)" + strings.Repeat("a", 1<<10)}, byteTokens())
+	require.Less(t, len(err.Error()), 3*maxProblem)
 }

@@ -14,6 +14,10 @@ const (
 	maxWork   = 1 << 22 // steps of building a grammar
 	maxStack  = 1 << 12 // terms that follow each other in a state, see arena.maxDepth
 	maxNested = 64      // levels of a source: brackets, groups, schemas
+	// maxProblem bounds the sentence of an error, in bytes: it may quote the source.
+	maxProblem = 512
+	// maxDropped bounds the ignored keywords that a grammar lists.
+	maxDropped = 256
 )
 
 // builder makes the terms of a grammar. The first problem sticks; from then on it makes nothing.
@@ -49,7 +53,7 @@ func (b *builder) failed(kind error, format string, args ...any) error {
 
 func (b *builder) failAt(path string, kind error, format string, args ...any) *node {
 	if b.err == nil {
-		b.err = &Error{Kind: kind, Path: path, Problem: fmt.Sprintf(format, args...)}
+		b.err = &Error{Kind: kind, Path: path, Problem: short(fmt.Sprintf(format, args...), maxProblem)}
 	}
 	return b.none
 }

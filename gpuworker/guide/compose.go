@@ -1,6 +1,9 @@
 package guide
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Control is the byte before the name of a control token in the texts of a composed constraint. It occurs in
 // no UTF-8, so a token with such a text is allowed where a Literal names it and nowhere else.
@@ -11,8 +14,9 @@ type Term struct {
 	Op Op
 	// Text is the bytes of a Literal, in which Control begins the name of a control token.
 	Text string
-	// Without lists texts that a Free text does not contain.
-	Without []string
+	// Without lists texts that a Free text does not contain, and NotFirst those that it does not begin with, white space
+	// before them aside.
+	Without, NotFirst []string
 	// Of are the terms that Sequence, Union and Repeat are made of; Repeat has one.
 	Of []Term
 	// Low and High bound a Repeat; High below 0 is no bound.
@@ -44,7 +48,7 @@ func (b *builder) compose(t *Term, dropped *[]string) *node {
 	case Literal:
 		return b.lit(t.Text)
 	case Free:
-		return b.freeText(t.Without)
+		return b.freeText(t.Without, t.NotFirst)
 	case Repeat:
 		return b.count(b.compose(&t.Of[0], dropped), t.Low, max(t.High, unbounded))
 	case Nested:
@@ -80,22 +84,25 @@ func nestedPath(outer, inner string) string {
 		return outer + inner
 	}
 	if pointer, ok := strings.CutPrefix(inner, "#"); ok {
-		return outer + pointer
+		return short(outer+pointer, maxPath)
 	}
-	return outer + ", " + inner
+	return short(outer+", "+inner, maxPath)
 }
 
-// freeText is any UTF-8 text that contains none of some texts.
-func (b *builder) freeText(without []string) *node {
-	key := strings.Join(without, "\x00")
+// freeText is any UTF-8 text that contains none of some texts, and begins with none of others.
+func (b *builder) freeText(without, notFirst []string) *node {
+	key := fmt.Sprintf("%q %q", without, notFirst)
 	if n := b.freeTexts[key]; n != nil {
 		return n
 	}
 	all := b.rep(b.chars(plain, []rune{0, 0x10ffff}), 0, unbounded)
-	if len(without) > 0 {
-		text := b.rep(b.bytesOf(0, 0xff), 0, unbounded)
+	if len(without)+len(notFirst) > 0 {
+		text, space := b.rep(b.bytesOf(0, 0xff), 0, unbounded), b.rep(b.anyOf(" \t\r\n"), 0, unbounded)
 		for _, w := range without {
 			all = b.and(all, b.not(b.seq(text, b.lit(w), text)))
+		}
+		for _, w := range notFirst {
+			all = b.and(all, b.not(b.seq(space, b.lit(w), text)))
 		}
 		all = b.determinise(all)
 	}

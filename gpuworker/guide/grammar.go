@@ -15,7 +15,7 @@ import (
 type Grammar struct {
 	vocabulary *Vocabulary
 	dropped    []string
-	tables     int     // bytes of the automata
+	tables     int     // bytes of the automata and of dropped
 	bodies     []*node // of the rules; rule 0 is the whole
 	bytes      atomic.Int64
 
@@ -32,7 +32,8 @@ type Grammar struct {
 // maxGrammarBytes bounds the terms that a grammar remembers in addition to its rules, by estimate.
 const maxGrammarBytes = 4 << 20
 
-// Dropped has the paths of the source that lenient compilation ignored; none for nil.
+// Dropped has the paths of the source that lenient compilation ignored; none for nil. It lists the first maxDropped,
+// and how many more there are.
 func (g *Grammar) Dropped() []string {
 	if g == nil {
 		return nil

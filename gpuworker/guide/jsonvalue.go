@@ -99,7 +99,7 @@ func (r *jsonReader) value(path string, depth int) (*jsonValue, error) {
 func (r *jsonReader) array(v *jsonValue, depth int) error {
 	v.kind = jsonArray
 	for r.d.More() {
-		item, err := r.value(v.path+"/"+strconv.Itoa(len(v.items)), depth+1)
+		item, err := r.value(Pointer(v.path, strconv.Itoa(len(v.items))), depth+1)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (r *jsonReader) object(v *jsonValue, depth int) error {
 			return err
 		}
 		key, _ := t.(string) // the decoder gives nothing else for a key
-		path := v.path + "/" + pointerEscape.Replace(key)
+		path := Pointer(v.path, key)
 		if v.fields[key] != nil {
 			return &Error{Kind: ErrSyntax, Path: path, Problem: "the object has the key twice"}
 		}
@@ -135,6 +135,33 @@ var (
 	pointerEscape   = strings.NewReplacer("~", "~0", "/", "~1")
 	pointerUnescape = strings.NewReplacer("~1", "/", "~0", "~")
 )
+
+// maxPath bounds a JSON pointer. Each value has one, so without a bound a long key would count once for each value
+// below it.
+const maxPath = 512
+
+// cut ends a pointer or a sentence that is too long.
+const cut = "…"
+
+// Pointer returns the JSON pointer of a member or an item of the value at path. One that is too long ends in cut, as
+// do those of all values below it.
+func Pointer(path, key string) string {
+	if strings.HasSuffix(path, cut) {
+		return path
+	}
+	if room := maxPath - len(path) - 1; len(key) > room {
+		return path + "/" + short(pointerEscape.Replace(short(key, room)), room)
+	}
+	return short(path+"/"+pointerEscape.Replace(key), maxPath)
+}
+
+// short returns the beginning of a text that is longer than most bytes, with cut behind it.
+func short(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:max(most, 0)], "") + cut
+}
 
 // at returns the value that a JSON pointer without its # names, or nil.
 func (v *jsonValue) at(pointer string) *jsonValue {

@@ -1,5 +1,10 @@
 package guide
 
+import (
+	"fmt"
+	"slices"
+)
+
 // Source is a constraint as the caller states it. Exactly one of its texts is used, by Kind.
 type Source struct {
 	Kind    Kind
@@ -37,8 +42,20 @@ func Compile(s Source, v *Vocabulary) (*Grammar, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.dropped = dropped
+	g.list(dropped)
 	return g, nil
+}
+
+// list sets the ignored keywords, and counts their bytes.
+func (g *Grammar) list(dropped []string) {
+	if more := len(dropped) - maxDropped; more > 0 {
+		dropped = append(slices.Clone(dropped[:maxDropped]), fmt.Sprintf("and %d more", more))
+	}
+	g.dropped = dropped
+	for _, path := range dropped {
+		g.tables += len(path)
+	}
+	g.measure()
 }
 
 // source builds rule root from a source, and returns the paths that it ignores.

@@ -245,41 +245,56 @@ func (g *grammars) drop(c *compilation) {
 	}
 }
 
-// keyOf is the digest of a source.
+// keyOf is the digest of a source. A source that several terms share counts once, as it does when it is compiled:
+// written out, it may be exponentially large.
 func keyOf(s guide.Source) grammarKey {
-	h := sha256.New()
-	_, _ = h.Write(appendSource(nil, &s))
-	return grammarKey(h.Sum(nil))
+	d := digester{shared: map[*guide.Source]int{}}
+	d.source(&s)
+	return sha256.Sum256(d.text)
 }
 
-func appendSource(b []byte, s *guide.Source) []byte {
-	b = appendNumbers(b, int(s.Kind), map[bool]int{true: 1}[s.Lenient], len(s.Options))
-	for _, text := range append([]string{s.Text}, s.Options...) {
-		b = append(appendNumbers(b, len(text)), text...)
-	}
+type digester struct {
+	text   []byte
+	shared map[*guide.Source]int // their order
+}
+
+func (d *digester) source(s *guide.Source) {
+	d.numbers(int(s.Kind), map[bool]int{true: 1}[s.Lenient], len(s.Options), map[bool]int{true: 1}[s.Term != nil])
+	d.texts(s.Text)
+	d.texts(s.Options...)
 	if s.Term != nil {
-		b = appendTerm(b, s.Term)
+		d.term(s.Term)
 	}
-	return b
 }
 
-func appendTerm(b []byte, t *guide.Term) []byte {
-	b = appendNumbers(b, int(t.Op), t.Low, t.High, len(t.Without), len(t.Of))
-	for _, text := range append([]string{t.Text, t.Path}, t.Without...) {
-		b = append(appendNumbers(b, len(text)), text...)
-	}
+func (d *digester) term(t *guide.Term) {
+	d.numbers(int(t.Op), t.Low, t.High, len(t.Without), len(t.NotFirst), len(t.Of), map[bool]int{true: 1}[t.Source != nil])
+	d.texts(t.Text, t.Path)
+	d.texts(t.Without...)
+	d.texts(t.NotFirst...)
 	for i := range t.Of {
-		b = appendTerm(b, &t.Of[i])
+		d.term(&t.Of[i])
 	}
-	if t.Source != nil {
-		b = appendSource(b, t.Source)
+	if t.Source == nil {
+		return
 	}
-	return b
+	number, again := d.shared[t.Source]
+	if d.numbers(number); again {
+		return
+	}
+	d.shared[t.Source] = len(d.shared) + 1
+	d.source(t.Source)
 }
 
-func appendNumbers(b []byte, numbers ...int) []byte {
+func (d *digester) numbers(numbers ...int) {
 	for _, n := range numbers {
-		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+		d.text = binary.LittleEndian.AppendUint64(d.text, uint64(n))
 	}
-	return b
+}
+
+func (d *digester) texts(texts ...string) {
+	for _, text := range texts {
+		d.numbers(len(text))
+		d.text = append(d.text, text...)
+	}
 }

@@ -51,6 +51,32 @@ func TestGrammarsCompileOnce(t *testing.T) {
 	}
 }
 
+// Sources that are shared are digested once: written out, this one has 2^60 terms.
+func TestDigestsOfSharedSources(t *testing.T) {
+	nest := func(text string) guide.Source {
+		term := guide.Term{Text: text}
+		for range 60 {
+			inner := term
+			below := &guide.Source{Kind: guide.Composed, Term: &inner}
+			term = guide.Term{Op: guide.Sequence, Of: []guide.Term{{Op: guide.Nested, Source: below}, {Op: guide.Nested, Source: below}}}
+		}
+		return guide.Source{Kind: guide.Composed, Term: &term}
+	}
+	require.Equal(t, keyOf(nest("a")), keyOf(nest("a")))
+	require.NotEqual(t, keyOf(nest("a")), keyOf(nest("b")))
+	a, b := &guide.Source{Kind: guide.Regex, Text: "a"}, &guide.Source{Kind: guide.Regex, Text: "b"}
+	of := func(sources ...*guide.Source) grammarKey {
+		term := guide.Term{Op: guide.Sequence}
+		for _, s := range sources {
+			term.Of = append(term.Of, guide.Term{Op: guide.Nested, Source: s})
+		}
+		return keyOf(guide.Source{Kind: guide.Composed, Term: &term})
+	}
+	require.NotEqual(t, of(a, b, a), of(a, b, b))
+	free := func(t guide.Term) grammarKey { return keyOf(guide.Source{Kind: guide.Composed, Term: &t}) }
+	require.NotEqual(t, free(guide.Term{Op: guide.Free, Without: []string{"a"}}), free(guide.Term{Op: guide.Free, NotFirst: []string{"a"}}))
+}
+
 // A caller that gets no slot leaves the compilation to the next one.
 func TestGrammarsOutliveACallerWithoutSlot(t *testing.T) {
 	g, none := testGrammars(), errors.New("no slot")

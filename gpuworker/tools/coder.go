@@ -90,7 +90,7 @@ func coderArguments(t indexed) (guide.Term, error) {
 	}
 	parts := make([]guide.Term, len(members))
 	for i, m := range members {
-		path := t.path + "/properties/" + m.name
+		path := guide.Pointer(t.path+"/properties", m.name)
 		if strings.ContainsAny(m.name, "<>\n") {
 			return guide.Term{}, &Error{path, "has a name with <, > or a line end, which qwen3_coder cannot write"}
 		}

@@ -185,6 +185,15 @@ func (g *gemmaTerms) constant(raw json.RawMessage, path string) string {
 	return strings.TrimSpace(string(raw))
 }
 
+// shared is a term that a constraint may have several times without being larger: an object has each of its members
+// at most twice, but written out, a nest of objects would have 4^levels times the members of the innermost.
+func shared(t guide.Term) guide.Term {
+	if t.Op == guide.Literal || t.Op == guide.Nested {
+		return t
+	}
+	return guide.Term{Op: guide.Nested, Source: &guide.Source{Kind: guide.Composed, Term: &t}}
+}
+
 // object is an object with the members that a schema declares, in the order of their names.
 func (g *gemmaTerms) object(s *shape, path string, depth int) guide.Term {
 	members := s.members()
@@ -199,17 +208,17 @@ func (g *gemmaTerms) object(s *shape, path string, depth int) guide.Term {
 	// behind are the members from one on where another came, and first those where none did.
 	behind, first := lit(""), lit("")
 	for _, m := range slices.Backward(members) {
-		at := path + "/properties/" + m.name
+		at := guide.Pointer(path+"/properties", m.name)
 		if strings.ContainsAny(m.name, ":,{}[]<> \n") {
 			return g.fail(at, "has a name with a bracket, a colon, a comma or a space, which gemma4 cannot write")
 		}
-		pair := seq(lit(m.name+":"), g.value(m.schema, at, depth+1))
+		pair := seq(lit(m.name+":"), shared(g.value(m.schema, at, depth+1)))
 		if m.required {
 			first = seq(pair, behind)
-			behind = seq(lit(","), pair, behind)
+			behind = shared(seq(lit(","), pair, behind))
 		} else {
 			first = union(seq(pair, behind), first)
-			behind = seq(optional(seq(lit(","), pair)), behind)
+			behind = shared(seq(optional(seq(lit(","), pair)), behind))
 		}
 	}
 	return seq(lit("{"), first, lit("}"))
