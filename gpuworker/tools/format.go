@@ -167,24 +167,34 @@ func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
 	return &guide.Source{Kind: guide.Composed, Term: &term}, nil
 }
 
+// before is the reasoning before an answer, in a format with tags.
+func (f Format) before(l Lexicon, a Answer) []guide.Term {
+	if f.Open == "" || a.Opening == Closed {
+		return nil
+	}
+	rest := seq(l.free(f.Close), lit(l.tag(f.Close)), space())
+	if a.Opening == Opened {
+		return []guide.Term{rest}
+	}
+	return []guide.Term{optional(seq(lit(l.tag(f.Open)+f.open()[len(f.Open):]), rest))}
+}
+
+// text is the text of an answer without some tags. What begins like reasoning is reasoning.
+func (f Format) text(l Lexicon, a Answer, tags ...string) guide.Term {
+	text := l.free(tags...)
+	if a.Opening == Neutral && f.Open != "" && !l(f.Open) {
+		text.NotFirst = append(text.NotFirst, f.open())
+	}
+	return text
+}
+
 // tagged is the constraint of a format with tags around the reasoning: reasoning, text, calls.
 func (f Format) tagged(l Lexicon, a Answer, tools []indexed) (guide.Term, error) {
-	parts := []guide.Term{}
-	if f.Open != "" {
-		rest := seq(l.free(f.Close), lit(l.tag(f.Close)), space())
-		switch a.Opening {
-		case Opened:
-			parts = append(parts, rest)
-		case Neutral:
-			open := l.tag(f.Open) + f.open()[len(f.Open):]
-			parts = append(parts, optional(seq(lit(open), rest)))
-		case Closed:
-		}
-	}
+	parts := f.before(l, a)
 	if a.Source != nil && (a.Choice.Mode == None || len(tools) == 0) {
 		return seq(append(parts, guide.Term{Op: guide.Nested, Source: a.Source})...), nil
 	}
-	text := l.free(f.family.trigger)
+	text := f.text(l, a, f.family.trigger)
 	if a.Choice.Mode == None {
 		return seq(append(parts, text)...), nil
 	}

@@ -62,18 +62,23 @@ var llamaFamily = &family{
 		}
 		tag := optional(lit(l.tag("<|python_tag|>")))
 		// A text that is no call does not begin with a brace, so that what begins like a call is one.
-		text := optional(seq(regex(`[ \n\t\r]{0,4}[^{ \n\t\r]`), guide.Term{Op: guide.Free}))
+		text := f.text(l, a)
+		text.NotFirst = append(text.NotFirst, "{")
+		if !l("<|python_tag|>") {
+			text.NotFirst = append(text.NotFirst, "<|python_tag|>{")
+		}
 		switch {
 		case a.Source != nil && (a.Choice.Mode == None || len(tools) == 0):
 			return Format{Open: f.Open, Close: f.Close}.tagged(l, a, nil)
 		case a.Source != nil && a.Choice.Mode == Auto:
 			return guide.Term{}, &Error{"#/tools", "and a constraint of the text together, which llama3_json cannot tell apart: choose none or required"}
 		case a.Choice.Mode == None:
-			return text, nil
 		case a.Choice.Mode == Required:
-			return seq(tag, call), nil
+			text = seq(tag, call)
+		default:
+			text = union(seq(tag, call), text)
 		}
-		return union(seq(tag, call), text), nil
+		return seq(append(f.before(l, a), text)...), nil
 	},
 }
 

@@ -97,18 +97,19 @@ func (p *Parser) run(last bool) {
 func (p *Parser) text(s *state, last bool) {
 	if !p.begun {
 		rest := strings.TrimLeft(p.buf, " \t\r\n")
+		if s.skipLead {
+			p.buf = rest
+		}
+		near := len(p.buf)-len(rest) < maxSpace
 		for _, e := range s.lead {
-			if strings.HasPrefix(rest, e.mark) {
+			if near && strings.HasPrefix(rest, e.mark) {
 				p.buf = rest[len(e.mark):]
 				p.leave(e)
 				return
 			}
-			if strings.HasPrefix(e.mark, rest) && !last && len(p.buf)-len(rest) < maxSpace {
+			if near && strings.HasPrefix(e.mark, rest) && !last {
 				return
 			}
-		}
-		if s.skipLead {
-			p.buf = rest
 		}
 		if p.buf == "" {
 			return
@@ -124,7 +125,7 @@ func (p *Parser) text(s *state, last bool) {
 	if found.mark != "" {
 		text, rest := p.buf[:first], p.buf[first+len(found.mark):]
 		if s.trim {
-			text = strings.TrimRight(text, " \t\r\n")
+			text = text[:len(text)-spaceBefore(text)]
 		}
 		p.emit(s.mode, text)
 		p.buf = rest
@@ -150,12 +151,14 @@ func (s *state) held(text string) (keep int) {
 		}
 	}
 	if s.trim && len(s.exits) > 0 {
-		body := text[:len(text)-keep]
-		if space := len(body) - len(strings.TrimRight(body, " \t\r\n")); space <= maxSpace {
-			keep += space
-		}
+		keep += spaceBefore(text[:len(text)-keep])
 	}
 	return keep
+}
+
+// spaceBefore is how much white space at the end of a text a mark behind it would drop.
+func spaceBefore(text string) int {
+	return min(len(text)-len(strings.TrimRight(text, " \t\r\n")), maxSpace)
 }
 
 // leave goes to the state behind a mark.
