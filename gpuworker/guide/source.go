@@ -11,6 +11,8 @@ type Source struct {
 	Text    string   // of all kinds but Choice
 	Options []string // of Choice
 	Term    *Term    // of Composed
+	// Ignored lists keywords that the caller left out of Term; Grammar.Dropped lists them too.
+	Ignored []string
 	// Lenient ignores the keywords of a JSON schema that no mask honours; Grammar.Dropped lists it.
 	Lenient bool
 }
@@ -76,6 +78,7 @@ func (b *builder) source(s Source, root int) (dropped []string) {
 			b.gbnf(s.Text, root)
 		}
 	case Composed:
+		dropped = append(dropped, s.Ignored...)
 		b.bodies[root] = b.compose(s.Term, &dropped)
 	default:
 		b.fail(ErrUnsupported, "it is of kind %d", s.Kind)

@@ -186,8 +186,9 @@ func (g *grammars) join(key grammarKey, tenant string) *compilation {
 	return c
 }
 
-// refusedBytes is about the memory of a remembered refusal.
-const refusedBytes = 1 << 10
+// refusedBytes is what a remembered refusal counts as. It needs less, but each call walks over all results that are
+// remembered, so that there may be a few thousand.
+const refusedBytes = 64 << 10
 
 // leave counts a caller that no longer waits. A compilation without a result that nobody waits for is
 // forgotten. It then drops results until those that are left are small enough.
@@ -259,9 +260,10 @@ type digester struct {
 }
 
 func (d *digester) source(s *guide.Source) {
-	d.numbers(int(s.Kind), map[bool]int{true: 1}[s.Lenient], len(s.Options), map[bool]int{true: 1}[s.Term != nil])
+	d.numbers(int(s.Kind), map[bool]int{true: 1}[s.Lenient], len(s.Options), len(s.Ignored), map[bool]int{true: 1}[s.Term != nil])
 	d.texts(s.Text)
 	d.texts(s.Options...)
+	d.texts(s.Ignored...)
 	if s.Term != nil {
 		d.term(s.Term)
 	}

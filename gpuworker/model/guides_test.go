@@ -147,6 +147,16 @@ func TestGrammarsAreBoundedByTenant(t *testing.T) {
 	require.NotEqual(t, keyOf(guide.Source{Kind: guide.Choice, Options: []string{"ab"}}), keyOf(guide.Source{Kind: guide.Choice, Options: []string{"a", "b"}}))
 }
 
+// Refusals are few enough that each call can walk over all: a tenant with endless bad sources slows no other.
+func TestRememberedRefusalsAreFew(t *testing.T) {
+	g := testGrammars()
+	for i := range 3000 {
+		_, err := g.get(t.Context(), "many", guide.Source{Kind: guide.Regex, Text: "(" + strconv.Itoa(i)}, free)
+		require.Error(t, err)
+	}
+	require.LessOrEqual(t, len(g.mu.known), 1<<11)
+}
+
 // vocabularyFile is a tokenizer of the reference vocabularies; without them its test is skipped.
 func vocabularyFile(t *testing.T, name string) string {
 	t.Helper()

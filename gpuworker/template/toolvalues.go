@@ -3,6 +3,7 @@ package template
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/millrace/millrace/gpuworker/template/jinja"
@@ -94,6 +95,18 @@ func tools(in []Tool) jinja.Value {
 const maxDepth = 64
 
 var errDepth = errors.New("it nests too deep")
+
+// CheckArguments returns what is wrong with the arguments of a call, "" if a template gets them as they are.
+func CheckArguments(text string) string {
+	var object map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &object) != nil || object == nil {
+		return "is no JSON object"
+	}
+	if _, err := decode(text); err != nil {
+		return fmt.Sprintf("nests deeper than %d levels", maxDepth)
+	}
+	return ""
+}
 
 // decode returns a JSON text as a value, whose objects have their members in the order of the text. All text in it is
 // the caller's.

@@ -82,6 +82,9 @@ func coderArguments(t indexed) (guide.Term, error) {
 	}
 	free := guide.Term{Op: guide.Free, Without: []string{endOfValue}}
 	members := root.members()
+	if err := t.ignoreAll(t.path, "cannot be honoured by qwen3_coder", append(root.others(objectWords...), root.loose(members)...)); err != nil {
+		return guide.Term{}, err
+	}
 	if len(members) == 0 {
 		if root.field("additionalProperties") == "false" {
 			return lit(""), nil
@@ -99,8 +102,8 @@ func coderArguments(t indexed) (guide.Term, error) {
 		case textValue:
 			if options := root.textOptions(m.schema, endOfValue); options != nil {
 				text = union(options...)
-			} else if word := root.constrainsText(m.schema); word != "" && t.Strict {
-				return guide.Term{}, &Error{path + "/" + word, "cannot be honoured in texts of qwen3_coder, and strict is set"}
+			} else if err := t.ignoreAll(path, "cannot be honoured in texts of qwen3_coder", root.of(m.schema).others("type")); err != nil {
+				return guide.Term{}, err
 			}
 		case jsonValue:
 			source := &guide.Source{Kind: guide.JSONSchema, Text: root.standalone(m.schema), Lenient: !t.Strict}

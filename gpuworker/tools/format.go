@@ -164,7 +164,11 @@ func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guide.Source{Kind: guide.Composed, Term: &term}, nil
+	source := &guide.Source{Kind: guide.Composed, Term: &term}
+	if len(tools) > 0 {
+		source.Ignored = *tools[0].ignored
+	}
+	return source, nil
 }
 
 // before is the reasoning before an answer, in a format with tags.
@@ -222,6 +226,13 @@ func (f Format) Parser(l Lexicon, a Answer) *Parser {
 		}
 	}
 	p.machine = build(f, l, calls)
+	if calls && a.Choice.Mode == Required && f.family != harmonyFamily { // there is no content; what a mark begins with is none
+		for i := range p.machine.states {
+			if s := &p.machine.states[i]; s.mode == content {
+				s.mode = skip
+			}
+		}
+	}
 	if a.Source != nil && f.family != harmonyFamily { // a constrained text may contain what begins a call elsewhere
 		for _, at := range []int{beginState, contentState} {
 			s := &p.machine.states[at]

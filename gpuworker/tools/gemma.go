@@ -39,7 +39,8 @@ var gemmaFamily = &family{
 			if err != nil {
 				return guide.Term{}, &Error{t.path, err.Error()}
 			}
-			g := &gemmaTerms{lexicon: l, root: root, strict: t.Strict}
+			g := &gemmaTerms{lexicon: l, root: root, tool: t}
+			g.ignore(t.path, root.others(objectWords...))
 			arguments := g.object(root, t.path, 0)
 			if g.err != nil {
 				return guide.Term{}, g.err
@@ -55,7 +56,7 @@ var gemmaFamily = &family{
 type gemmaTerms struct {
 	lexicon Lexicon
 	root    *shape
-	strict  bool
+	tool    indexed
 	err     error
 	count   int
 }
@@ -80,8 +81,12 @@ func (g *gemmaTerms) value(schema json.RawMessage, path string, depth int) guide
 	if g.count++; g.count > maxTerms || depth > maxNested {
 		return g.fail(path, "describes more than gemma4 can write: it is too large, or nests deeper than %d levels", maxNested)
 	}
+	if string(schema) == "false" {
+		return union()
+	}
 	inner := g.root.of(schema)
 	if values := append(inner.list("enum"), inner.list("const")...); values != nil {
+		g.ignore(path, inner.others("enum", "const", "type"))
 		all := make([]guide.Term, len(values))
 		for i, v := range values {
 			all[i] = lit(g.constant(v, path))
@@ -89,6 +94,7 @@ func (g *gemmaTerms) value(schema json.RawMessage, path string, depth int) guide
 		return union(all...)
 	}
 	if branches := inner.branches(); len(branches) > 0 {
+		g.ignore(path, inner.others("anyOf", "oneOf"))
 		all := make([]guide.Term, len(branches))
 		for i, b := range branches {
 			all[i] = g.value(b, path, depth+1)
@@ -98,17 +104,20 @@ func (g *gemmaTerms) value(schema json.RawMessage, path string, depth int) guide
 	names := inner.types()
 	if len(names) == 0 {
 		if inner.fields["properties"] == nil {
+			g.ignore(path, inner.others())
 			return g.anything(maxFree)
 		}
 		names = []string{"object"}
 	}
+	honoured := []string{"type"}
+	for _, name := range names {
+		honoured = append(honoured, map[string][]string{"array": {"items"}, "object": objectWords, "integer": numberWords, "number": numberWords}[name]...)
+	}
+	g.ignore(path, inner.others(honoured...))
 	all := make([]guide.Term, len(names))
 	for i, name := range names {
 		switch name {
 		case "string":
-			if word := g.root.constrainsText(schema); word != "" && g.strict {
-				return g.fail(path+"/"+word, "cannot be honoured in texts of gemma4, and strict is set")
-			}
 			all[i] = g.text()
 		case "array":
 			items := g.anything(maxFree)
@@ -120,7 +129,7 @@ func (g *gemmaTerms) value(schema json.RawMessage, path string, depth int) guide
 			all[i] = g.object(inner, path, depth+1)
 		default:
 			fields := map[string]any{"type": name}
-			for _, word := range []string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} {
+			for _, word := range numberWords {
 				if raw := inner.fields[word]; raw != nil && (name == "integer" || name == "number") {
 					fields[word] = raw
 				}
@@ -129,10 +138,20 @@ func (g *gemmaTerms) value(schema json.RawMessage, path string, depth int) guide
 			if err != nil {
 				panic("tools: a part of a valid text is not JSON: " + err.Error())
 			}
-			all[i] = guide.Term{Op: guide.Nested, Source: &guide.Source{Kind: guide.JSONSchema, Text: string(text), Lenient: !g.strict}, Path: path}
+			all[i] = guide.Term{Op: guide.Nested, Source: &guide.Source{Kind: guide.JSONSchema, Text: string(text), Lenient: !g.tool.Strict}, Path: path}
 		}
 	}
 	return union(all...)
+}
+
+// numberWords are the keywords of numbers, which are JSON in Gemma's notation too.
+var numberWords = []string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+
+// ignore adds keywords that are not honoured.
+func (g *gemmaTerms) ignore(path string, words []string) {
+	if err := g.tool.ignoreAll(path, "cannot be honoured by gemma4", words); err != nil && g.err == nil {
+		g.err = err
+	}
 }
 
 // list returns the values of a keyword.
@@ -197,6 +216,7 @@ func shared(t guide.Term) guide.Term {
 // object is an object with the members that a schema declares, in the order of their names.
 func (g *gemmaTerms) object(s *shape, path string, depth int) guide.Term {
 	members := s.members()
+	g.ignore(path, s.loose(members))
 	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
 	if len(members) == 0 {
 		if s.field("additionalProperties") == "false" {

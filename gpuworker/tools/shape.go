@@ -38,7 +38,7 @@ func parseShape(text string) (*shape, error) {
 			s.defs[word] = raw
 		}
 	}
-	return s, nil
+	return s.of(json.RawMessage(text)), nil
 }
 
 // field returns a keyword's text without white space.
@@ -200,15 +200,42 @@ func (s *shape) textOptions(schema json.RawMessage, end string) (all []guide.Ter
 	return nil
 }
 
-// constrainsText returns a keyword of a schema that constrains texts by more than their type; "" for none.
-func (s *shape) constrainsText(schema json.RawMessage) string {
-	inner := s.of(schema)
-	for _, word := range []string{"pattern", "minLength", "maxLength", "format", "allOf", "not", "$ref"} {
-		if inner.fields[word] != nil {
-			return word
+// assertions are the keywords by which a schema refuses values.
+var assertions = []string{
+	"$dynamicRef", "$ref", "additionalProperties", "allOf", "anyOf", "const", "contains", "dependencies", "dependentRequired", "dependentSchemas",
+	"enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems",
+	"minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern", "patternProperties", "prefixItems", "properties",
+	"propertyNames", "required", "type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+}
+
+// others returns the assertions of a schema but for those honoured.
+func (s *shape) others(honoured ...string) (words []string) {
+	for _, word := range assertions {
+		if s.fields[word] != nil && !slices.Contains(honoured, word) {
+			words = append(words, word)
 		}
 	}
-	return ""
+	return words
+}
+
+// objectWords are the keywords of objects that formats honour which write declared members alone.
+var objectWords = []string{"type", "properties", "required", "additionalProperties"}
+
+// loose returns those of objectWords that such a format does not honour after all: a required name that is not declared
+// may be missing, and members of an object that declares none may have any value.
+func (s *shape) loose(members []member) (words []string) {
+	var required []string
+	_ = json.Unmarshal(s.fields["required"], &required) // see members
+	declared := func(name string) bool {
+		return slices.ContainsFunc(members, func(m member) bool { return m.name == name })
+	}
+	if slices.ContainsFunc(required, func(name string) bool { return !declared(name) }) {
+		words = append(words, "required")
+	}
+	if more := s.field("additionalProperties"); len(members) == 0 && len(more) > len("false") {
+		words = append(words, "additionalProperties")
+	}
+	return words
 }
 
 // standalone returns a schema inside s as a text of its own, with the definitions that it may refer to.

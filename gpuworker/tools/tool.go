@@ -60,9 +60,10 @@ func (e *Error) Unwrap() error { return ErrFormat }
 // chosen returns the tools that a choice allows.
 func (c Choice) chosen(all []Tool) []indexed {
 	var out []indexed
+	ignored := &[]string{}
 	for i, t := range all {
 		if c.Name == "" || t.Name == c.Name {
-			out = append(out, indexed{t, fmt.Sprintf("#/tools/%d/parameters", i)})
+			out = append(out, indexed{t, fmt.Sprintf("#/tools/%d/parameters", i), ignored})
 		}
 	}
 	return out
@@ -71,8 +72,26 @@ func (c Choice) chosen(all []Tool) []indexed {
 // indexed is a tool with the path of its parameters.
 type indexed struct {
 	Tool
-	path string
+	path    string
+	ignored *[]string // keywords that a format does not honour, of all tools
 }
+
+// ignoreAll adds keywords of the value at path to those that are not honoured, or returns an *Error if the tool is strict.
+func (t indexed) ignoreAll(path, why string, words []string) error {
+	for _, word := range words {
+		at := guide.Pointer(path, word)
+		if t.Strict {
+			return &Error{at, why + ", and strict is set"}
+		}
+		if *t.ignored = append(*t.ignored, at); len(*t.ignored) > maxIgnored {
+			return &Error{at, fmt.Sprintf("is one of more than %d keywords that the format cannot honour", maxIgnored)}
+		}
+	}
+	return nil
+}
+
+// maxIgnored bounds the keywords that are ignored.
+const maxIgnored = 1 << 12
 
 // schema returns the source of the tool's arguments, which are an object also if it does not say so.
 func (t indexed) schema() (string, error) {

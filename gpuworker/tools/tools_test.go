@@ -3,7 +3,6 @@ package tools
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -440,82 +439,6 @@ func TestCallIDsFollowFromTheStream(t *testing.T) {
 	require.Equal(t, "call_x", f.PromptID("call_x"))
 	require.Equal(t, "abcdefgh9", short.PromptID("abcdefgh9"))
 	require.Regexp(t, "^[a-z0-9]{9}$", short.PromptID("call_x"))
-}
-
-// A text cannot begin with what the parser takes for reasoning or a call, unless the grammar makes it one.
-func TestTextsDoNotBeginLikeReasoningOrCalls(t *testing.T) {
-	const call = `{"name": "now", "arguments": {}}`
-	llama := strings.Replace(call, "arguments", "parameters", 1)
-	for text, tc := range map[string]struct {
-		format  string
-		opening Opening
-		want    []Part // nil: refused
-	}{
-		"<think>a<tool_call>\n" + call + "\n</tool_call>":       {format: "hermes"},
-		" <think>a<tool_call>\n" + call + "\n</tool_call>":      {format: "hermes"},
-		"<think>a<tool_call></think>b":                          {format: "hermes", want: []Part{part(Reasoning, "a<tool_call>"), part(Content, "b")}},
-		"<thin<tool_call>\n" + call + "\n</tool_call>":          {format: "hermes", want: []Part{part(Content, "<thin"), calling(0, "now", "{}")}},
-		`<|python_tag|>{"name": "other", "parameters": [`:       {format: "llama3_json"},
-		strings.Repeat(" ", 100) + llama:                        {format: "llama3_json"},
-		strings.Repeat(" ", 100) + `a{"name": "`:                {format: "llama3_json", want: []Part{part(Content, strings.Repeat(" ", 100)+`a{"name": "`)}},
-		"<|python_tag|>" + llama:                                {format: "llama3_json", want: []Part{calling(0, "now", "{}")}},
-		llama + " ":                                             {format: "llama3_json, thinking", opening: Opened},
-		"a</think>" + llama:                                     {format: "llama3_json, thinking", opening: Opened, want: []Part{part(Reasoning, "a"), calling(0, "now", "{}")}},
-		"<think>a</think>\n" + llama:                            {format: "llama3_json, thinking", want: []Part{part(Reasoning, "a"), calling(0, "now", "{}")}},
-		`<think>a</think>{"name": "other"`:                      {format: "llama3_json, thinking"},
-		"a" + strings.Repeat(" ", 100) + "<tool_call>\n" + call: {format: "hermes"},
-	} {
-		t.Run(text, func(t *testing.T) {
-			name, _, thinks := strings.Cut(tc.format, ",")
-			f, answer := Detect(templates[name]), Answer{Tools: testTools, Opening: tc.opening}
-			if thinks {
-				f.Open, f.Close = "<think>", "</think>"
-			}
-			source, err := f.Constraint(noMark, answer)
-			require.NoError(t, err)
-			g, err := guide.Compile(*source, vocabulary(noMark))
-			require.NoError(t, err)
-			require.Equal(t, tc.want != nil, accepts(g, text))
-			whole := parse(f.Parser(noMark, answer), text, len(text))
-			require.Equal(t, whole, parse(f.Parser(noMark, answer), text, 1))
-			if tc.want != nil {
-				require.Equal(t, tc.want, whole)
-			}
-		})
-	}
-}
-
-// A nest of objects without required members is as large as its schema, and not exponentially larger.
-func TestNestedObjectsAreShared(t *testing.T) {
-	var names []string
-	for i := range 10 {
-		names = append(names, fmt.Sprintf(`"a%d":{"type":"boolean"}`, i))
-	}
-	schema := "{}"
-	for range 8 {
-		schema = `{"type":"object","properties":{` + strings.Join(names, ",") + `,"z":` + schema + `}}`
-	}
-	f := Detect(templates["gemma4"])
-	source, err := f.Constraint(everyMark, Answer{Tools: []Tool{{Name: "f", Parameters: schema}}})
-	require.NoError(t, err)
-	seen := map[*guide.Source]bool{}
-	var terms func(t *guide.Term) int
-	terms = func(t *guide.Term) int {
-		n := 1
-		for i := range t.Of {
-			n += terms(&t.Of[i])
-		}
-		if s := t.Source; s != nil && s.Term != nil && !seen[s] {
-			seen[s] = true
-			n += terms(s.Term)
-		}
-		return n
-	}
-	require.Less(t, terms(source.Term), 50*8*11)
-	g, err := guide.Compile(*source, vocabulary(everyMark))
-	require.NoError(t, err)
-	require.True(t, accepts(g, spell(everyMark, "«<|tool_call>»call:f{a3:true,z:{a0:false,z:{}}}«<tool_call|>»")))
-	require.False(t, accepts(g, spell(everyMark, "«<|tool_call>»call:f{a3:true,a1:true}«<tool_call|>»")))
 }
 
 func FuzzParser(f *testing.F) {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -91,9 +90,8 @@ func (c *Checker) toolMessage(field string, m *pb.ChatMessage) {
 			c.Add(field+".name", "is %.128q, want 1 to 128 letters, digits, underscores, hyphens and full stops", call.GetName())
 		}
 		if text := call.GetArguments(); text != "" {
-			var object map[string]json.RawMessage
-			if json.Unmarshal([]byte(text), &object) != nil || object == nil {
-				c.Add(field+".arguments", "is no JSON object")
+			if problem := template.CheckArguments(text); problem != "" {
+				c.Add(field+".arguments", "%s", problem)
 			}
 		}
 	}
@@ -241,8 +239,9 @@ func messagesOf(in *pb.Chat) []template.Message {
 	names := map[string]string{} // of tools, by call
 	out := make([]template.Message, len(in.GetMessages()))
 	for i, m := range in.GetMessages() {
-		out[i] = template.Message{
-			Role: m.GetRole(), Content: m.GetContent(), Reasoning: m.GetReasoning(), ToolCallID: m.GetToolCallId(), Name: names[m.GetToolCallId()],
+		out[i] = template.Message{Role: m.GetRole(), Content: m.GetContent(), Reasoning: m.GetReasoning(), ToolCallID: m.GetToolCallId()}
+		if m.GetRole() == "tool" { // others have no id either, nor have some calls
+			out[i].Name = names[m.GetToolCallId()]
 		}
 		for _, c := range m.GetToolCalls() {
 			out[i].ToolCalls = append(out[i].ToolCalls, template.ToolCall{ID: c.GetId(), Name: c.GetName(), Arguments: c.GetArguments()})

@@ -189,6 +189,17 @@ func TestEarlierCallsReachTheTemplate(t *testing.T) {
 	}
 }
 
+// A result has the name of its tool, of calls without an id too, and no other message has one.
+func TestOnlyResultsHaveTheNameOfATool(t *testing.T) {
+	var names []string
+	for _, m := range messagesOf(&pb.Chat{Messages: []*pb.ChatMessage{
+		{Role: "user"}, {Role: "assistant", ToolCalls: []*pb.ToolCall{{Name: "trip"}}}, {Role: "tool"}, {Role: "user"}, {Role: "system"},
+	}}) {
+		names = append(names, m.Name)
+	}
+	require.Equal(t, []string{"", "", "trip", "", ""}, names)
+}
+
 func TestToolRefusals(t *testing.T) {
 	w := startTools(t)
 	for name, tc := range map[string]struct {
@@ -210,6 +221,10 @@ func TestToolRefusals(t *testing.T) {
 		"no format":        {func(in *pb.GenerateRequest) { in.GetChat().ToolFormat = ptr("xml") }, reason.InvalidArgument, "chat.tool_format"},
 		"arguments": {func(in *pb.GenerateRequest) {
 			in.GetChat().Messages[0].ToolCalls = []*pb.ToolCall{{Name: "trip", Arguments: "[]"}}
+		}, reason.InvalidArgument, "chat.messages[0].tool_calls[0].arguments"},
+		"deep arguments": {func(in *pb.GenerateRequest) {
+			deep := strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70)
+			in.GetChat().Messages[0].ToolCalls = []*pb.ToolCall{{Name: "trip", Arguments: deep}}
 		}, reason.InvalidArgument, "chat.messages[0].tool_calls[0].arguments"},
 		"a schema": {func(in *pb.GenerateRequest) {
 			in.GetChat().Tools[0].Parameters = ptr(`{"type":"object","properties":{"a":{"type":"x"}}}`)
