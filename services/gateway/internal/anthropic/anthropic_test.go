@@ -166,7 +166,7 @@ func TestErrorsHaveAnthropicsShape(t *testing.T) {
 		content(`{"type":"tool_result","content":"b"}`), content(`{"type":"tool_use","id":"x","name":"n","input":{}}`),
 		content(`{"type":"thinking","thinking":"t","signature":"s"}`), content(`{"type":"text","text":"a","other":1}`),
 		body(`"tools":[{"type":"bash_20250124","name":"bash"}]`), body(`"tool_choice":{"type":"tool","name":"f"}`), body(`"tool_choice":{"type":"x"}`), body(`"thinking":{"type":"x"}`),
-		body(`"output_config":{"format":{"type":"json_schema"}}`), body(`"output_config":{"format":{"type":"xml"}}`), body(`"container":"c"`), body(`"mcp_servers":[{}]`), body(`"service_tier":"priority"`),
+		body(`"output_config":{"format":{"type":"json_schema"}}`), body(`"output_config":{"format":{"type":"xml"}}`), body(`"container":"c"`), body(`"thread":{"type":"create"}`), body(`"mcp_servers":[{}]`), body(`"service_tier":"priority"`),
 		strings.Replace(body(), "100", "0", 1), body(`"stop_sequences":"a"`), body(`"seed":8`),
 		strings.Replace(body(), servertest.Model, "other", 1),
 	} {

@@ -51,6 +51,10 @@ type errorDetails struct {
 	Param     string `json:"param,omitempty"`
 }
 
+// threadUnsupported is the code of a request with the field thread, whose messages a server would have stored. At this code the tool
+// runners of Anthropic's SDKs, which try the field first, send the whole conversation instead.
+const threadUnsupported = "thread_unsupported_request"
+
 // types are the error types of HTTP statuses. Others below 500 are invalid_request_error, others
 // api_error.
 var types = map[int]string{
@@ -63,6 +67,9 @@ var types = map[int]string{
 // ErrorBody implements httpapi.Dialect.
 func (*Dialect) ErrorBody(f *httpapi.Failure) []byte {
 	e := errorObject{Type: types[f.Status], Message: f.Message, Details: errorDetails{f.Reason, f.Param}}
+	if f.Param == "thread" {
+		e.Details.ErrorCode = threadUnsupported
+	}
 	switch {
 	case e.Type != "":
 	case f.Status >= http.StatusInternalServerError:

@@ -52,6 +52,7 @@ type messagesRequest struct {
 
 	// Refused.
 	Container strictjson.Raw `json:"container"`
+	Thread    strictjson.Raw `json:"thread"` // see threadUnsupported
 }
 
 type metadata struct {
@@ -190,7 +191,10 @@ func (r *messagesRequest) request(x *httpapi.Exchange) (*pb.GenerateRequest, tra
 	if tier := r.ServiceTier; tier != nil && *tier != "auto" && *tier != "standard_only" {
 		return nil, paths, httpapi.Invalid("service_tier", "is %.32q: must be auto or standard_only", *tier)
 	}
-	if err := translate.Refuse(translate.Field{Param: "container", Set: r.Container != nil, Why: "the servers run no containers: leave it out"}); err != nil {
+	if err := translate.Refuse(
+		translate.Field{Param: "container", Set: r.Container != nil, Why: "the servers run no containers: leave it out"},
+		translate.Field{Param: "thread", Set: r.Thread != nil, Why: "nothing is stored: send the whole conversation"},
+	); err != nil {
 		return nil, paths, err
 	}
 	if err := translate.Skip(x,

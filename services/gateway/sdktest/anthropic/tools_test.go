@@ -1,11 +1,13 @@
 package anthropic_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 
 	sdk "github.com/anthropics/anthropic-sdk-go/v2"
 	"github.com/anthropics/anthropic-sdk-go/v2/packages/param"
+	"github.com/anthropics/anthropic-sdk-go/v2/toolrunner"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -68,4 +70,65 @@ func TestSDKCallsTools(t *testing.T) {
 	require.Equal(t, "sunny", messages[len(messages)-1].GetContent())
 	require.JSONEq(t, `{"city":"Oslo"}`, messages[len(messages)-2].GetToolCalls()[0].GetArguments())
 	require.Equal(t, servertest.CallWords[0], messages[len(messages)-2].GetReasoning())
+}
+
+type place struct {
+	City string `json:"city" jsonschema:"required,description=Where."`
+}
+
+// Anthropic's tool runner calls a tool and sends its result, whole and as a stream, until the answer is a text.
+func TestSDKRunsTools(t *testing.T) {
+	for name, run := range map[string]func(*sdk.BetaMessageService, []sdk.BetaTool, sdk.BetaToolRunnerParams) (*sdk.BetaMessage, error){
+		"whole": func(s *sdk.BetaMessageService, tools []sdk.BetaTool, p sdk.BetaToolRunnerParams) (*sdk.BetaMessage, error) {
+			return s.NewToolRunner(tools, p).RunToCompletion(t.Context())
+		},
+		"streaming": func(s *sdk.BetaMessageService, tools []sdk.BetaTool, p sdk.BetaToolRunnerParams) (*sdk.BetaMessage, error) {
+			runner := s.NewToolRunnerStreaming(tools, p)
+			for events, err := range runner.AllStreaming(t.Context()) {
+				if err != nil {
+					return nil, err
+				}
+				for _, err := range events {
+					if err != nil {
+						return nil, err
+					}
+				}
+			}
+			return runner.LastMessage(), runner.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, asked := &servertest.Server{}, ""
+			tool, err := toolrunner.NewBetaToolFromJSONSchema("weather", "Says it.", func(_ context.Context, in place) (sdk.BetaToolResultBlockParamContentUnion, error) {
+				asked = in.City
+				return sdk.BetaToolResultBlockParamContentUnion{OfText: &sdk.BetaTextBlockParam{Text: "sunny"}}, nil
+			})
+			require.NoError(t, err)
+			c := client(t, s)
+			last, err := run(&c.Beta.Messages, []sdk.BetaTool{tool}, sdk.BetaToolRunnerParams{
+				MaxIterations: 5,
+				BetaMessageNewParams: sdk.BetaMessageNewParams{
+					Model: servertest.Model, MaxTokens: 100, Messages: []sdk.BetaMessageParam{sdk.NewBetaUserMessage(sdk.NewBetaTextBlock("The weather?"))},
+				},
+			})
+			require.NoError(t, err)
+			require.Equal(t, "Oslo", asked)
+			require.Equal(t, sdk.BetaStopReasonEndTurn, last.StopReason)
+			require.Equal(t, text, last.Content[0].AsText().Text)
+			in, _ := s.Last()
+			messages := in.GetChat().GetMessages()
+			require.Equal(t, "sunny", messages[len(messages)-1].GetContent())
+			require.Equal(t, servertest.CallID, messages[len(messages)-1].GetToolCallId())
+			require.Equal(t, servertest.CallID, messages[len(messages)-2].GetToolCalls()[0].GetId())
+			require.JSONEq(t, `["city"]`, field(t, in.GetChat().GetTools()[0].GetParameters(), "required"))
+		})
+	}
+}
+
+// field is a field of an object.
+func field(t *testing.T, object, name string) string {
+	t.Helper()
+	var fields map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(object), &fields))
+	return string(fields[name])
 }

@@ -2,9 +2,12 @@ package openai_test
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"testing"
 
 	sdk "github.com/openai/openai-go/v3"
+	community "github.com/sashabaranov/go-openai"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -68,4 +71,59 @@ func TestOfficialClientCallsTools(t *testing.T) {
 	messages := in.GetChat().GetMessages()
 	require.Equal(t, `{"city": "Oslo"}`, messages[len(messages)-2].GetToolCalls()[0].GetArguments())
 	require.Equal(t, servertest.CallID, messages[len(messages)-1].GetToolCallId())
+}
+
+// The community's client calls a tool, whole and as a stream, and sends its answer back.
+func TestCommunityClientCallsTools(t *testing.T) {
+	g := start(t, &servertest.Server{})
+	config := community.DefaultConfig("token")
+	config.BaseURL = g.URL + "/v1"
+	client := community.NewClientWithConfig(config)
+	request := community.ChatCompletionRequest{
+		Model: servertest.Model, Messages: []community.ChatCompletionMessage{{Role: community.ChatMessageRoleUser, Content: "The weather?"}},
+		Tools: []community.Tool{{Type: community.ToolTypeFunction, Function: &community.FunctionDefinition{
+			Name: "weather", Parameters: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`),
+		}}},
+		ToolChoice: "required", ParallelToolCalls: false,
+	}
+	whole, err := client.CreateChatCompletion(t.Context(), request)
+	require.NoError(t, err)
+	require.Equal(t, community.FinishReasonToolCalls, whole.Choices[0].FinishReason)
+	answer := whole.Choices[0].Message
+	require.Equal(t, servertest.CallWords[0], answer.ReasoningContent)
+	require.Len(t, answer.ToolCalls, 1)
+	in, _ := g.Last()
+	require.Equal(t, pb.ToolMode_TOOL_MODE_REQUIRED, in.GetChat().GetToolChoice().GetMode())
+	require.False(t, in.GetChat().GetToolChoice().GetParallel())
+
+	stream, err := client.CreateChatCompletionStream(t.Context(), request)
+	require.NoError(t, err)
+	var call community.ToolCall
+	for {
+		chunk, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		for _, piece := range chunk.Choices[0].Delta.ToolCalls {
+			require.Zero(t, *piece.Index)
+			call.ID += piece.ID
+			call.Function.Name += piece.Function.Name
+			call.Function.Arguments += piece.Function.Arguments
+		}
+	}
+	require.NoError(t, stream.Close())
+	call.Type = community.ToolTypeFunction
+	require.Equal(t, answer.ToolCalls[0], call, "the pieces of a stream are the whole")
+	require.JSONEq(t, `{"city":"Oslo"}`, call.Function.Arguments)
+
+	request.ToolChoice = nil
+	request.Messages = append(request.Messages, answer, community.ChatCompletionMessage{Role: community.ChatMessageRoleTool, ToolCallID: call.ID, Content: "sunny"})
+	last, err := client.CreateChatCompletion(t.Context(), request)
+	require.NoError(t, err)
+	require.Equal(t, community.FinishReasonStop, last.Choices[0].FinishReason)
+	in, _ = g.Last()
+	messages := in.GetChat().GetMessages()
+	require.Equal(t, call.ID, messages[len(messages)-1].GetToolCallId())
+	require.Equal(t, servertest.CallWords[0], messages[len(messages)-2].GetReasoning())
 }

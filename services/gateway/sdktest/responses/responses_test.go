@@ -32,8 +32,8 @@ func client(t testing.TB, s *servertest.Server) *sdk.Client {
 }
 
 // extra are fields of answers that OpenAI's schema does not have: millrace and the reason of a
-// failure are ours, the others are Open Responses'.
-var extra = []string{"millrace", "reason", "store", "presence_penalty", "frequency_penalty"}
+// failure are ours, name is that of function_call_arguments.done in OpenAI's reference, the others are Open Responses'.
+var extra = []string{"millrace", "reason", "name", "store", "presence_penalty", "frequency_penalty"}
 
 var text = strings.Join(servertest.Words, "")
 
