@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -151,4 +153,47 @@ func TestConsoleDrainsAndUndrainsAWorker(t *testing.T) {
 	p.click(`[aria-label="Unload long"]`)
 	require.NotEqual(t, value[string](p, `getComputedStyle(document.getElementById("yes")).backgroundColor`),
 		value[string](p, `getComputedStyle(document.getElementById("no")).backgroundColor`), "what cannot be undone looks so")
+}
+
+// The page shows the parts of an answer: reasoning folded, and calls by the name of their tool and their arguments, which are
+// text whatever is in them.
+func TestConsoleShowsReasoningAndCalls(t *testing.T) {
+	t.Parallel()
+	models := t.TempDir()
+	file, err := os.ReadFile(filepath.Join(modelsDir, stories+".gguf"))
+	require.NoError(t, err)
+	const thinks = `{#- <think> </think> #}{{ messages[-1].content }}<think>`
+	for name, template := range map[string]string{"calls": toolTemplates["hermes"], "thinks": thinks} {
+		require.NoError(t, os.WriteFile(filepath.Join(models, name+".gguf"), withTemplate(t, file, template), 0o600))
+	}
+	_, p := consoled(t, []*server{startWorkerOf(t, models, "w1", "--device", "cpu", "--load", "calls", "--load", "thinks")})
+	p.until(`document.getElementById("names").children.length === 2`)
+	p.set("seed", "7")
+	p.set("model", "thinks")
+	p.set("tokens", "30")
+	p.click("#chat")
+	p.click("#go")
+	text := p.answered("said", "answer")
+	require.Contains(t, p.text("said"), "30 tokens")
+	require.Equal(t, text, value[string](p, `document.querySelector("#answer > details:not([open])").textContent`))
+	require.Equal(t, "Reasoning", value[string](p, `document.querySelector("#answer details summary").textContent`))
+	require.Greater(t, len(text), len("Reasoning")+30)
+
+	p.set("model", "calls")
+	p.set("tokens", "400")
+	p.click("#must")
+	p.set("tools", "[{")
+	p.click("#go")
+	require.False(t, value[bool](p, `document.getElementById("ask").checkValidity()`), "what is no JSON is not sent")
+	p.set("tools", fmt.Sprintf(`[{"type":"function","function":{"name":"show","parameters":{"properties":{"text":{"enum":[%q]}},"required":["text"],"additionalProperties":false}}}]`, markup))
+	p.click("#go")
+	p.until(`document.querySelector("#answer > div.part b")?.textContent === "show "`)
+	p.answered("said", "answer")
+	require.Contains(t, p.text("answer"), strings.ReplaceAll(markup, `"`, `\"`))
+	require.Zero(t, value[int](p, `document.querySelectorAll("#answer img, #answer script").length`))
+	calls := value[string](p, `document.getElementById("answer").textContent`)
+	p.click("#repeat")
+	require.Equal(t, calls, p.answered("compared", "again"))
+	require.Contains(t, p.text("compared"), "are the same")
+	require.Empty(t, value[[]string](p, small))
 }

@@ -22,26 +22,73 @@ function asked() {
     response: {outputLogprobs: true},
   };
   if ($("seed").value) request.sampling.seed = $("seed").value;
-  if ($("chat").checked) request.chat = {messages: [{role: "user", content: $("prompt").value}]};
-  else request.prompt = $("prompt").value;
+  if (!$("chat").checked) return {...request, prompt: $("prompt").value};
+  request.response.parts = true;
+  request.chat = {messages: [{role: "user", content: $("prompt").value}], tools: offered()};
+  if ($("must").checked && request.chat.tools.length) request.chat.toolChoice = {mode: "TOOL_MODE_REQUIRED"};
   return request;
+}
+
+// offered returns the tools of the form, which may be those of OpenAI's API.
+const offered = () => JSON.parse($("tools").value || "[]").map((tool) => {
+  const {name, description, parameters, strict} = tool.function ?? tool;
+  return {name, description, parameters: typeof parameters === "object" ? JSON.stringify(parameters) : parameters, strict};
+});
+
+// check tells the form whether its tools can be read.
+function check() {
+  let problem = "";
+  try {
+    offered();
+  } catch {
+    problem = "Tools are a JSON list of functions.";
+  }
+  $("tools").setCustomValidity($("chat").checked ? problem : "");
 }
 
 // shade is the class of a probability.
 const shade = (p) => (p < 0.05 ? "p0" : p < 0.2 ? "p1" : p < 0.5 ? "p2" : p < 0.9 ? "p3" : "");
 
-// pieces are the texts of an event's tokens, each of the shade of its probability.
-function pieces({text = "", tokenIds = [], details = []}) {
+// pieces are the texts of an event's tokens, each of the shade of its probability: for each token a list of {node, part}, because
+// a token may belong to several parts. Without parts, all is content.
+function pieces({text = "", tokenIds = [], details = [], parts = []}) {
   const all = new TextEncoder().encode(text);
-  let from = 0;
+  const runs = parts.length ? parts.map((part) => ({...part})) : [{textBytes: all.length}];
+  let from = 0, end = 0;
   return tokenIds.map((id, i) => {
-    const {logprob, rank, textBytes = 0} = details[i], likely = Math.exp(Number(logprob));
-    const end = i + 1 < tokenIds.length ? from + textBytes : all.length; // a worker of an older release does not say
-    const node = make("span", shade(likely), new TextDecoder().decode(all.subarray(from, end)));
-    from = end;
-    node.title = `token ${id}: ${(100 * likely).toPrecision(3)} %, rank ${rank}`;
-    return node;
+    const {logprob, rank, textBytes = 0} = details[i], likely = Math.exp(Number(logprob)), nodes = [];
+    end = i + 1 < tokenIds.length ? end + textBytes : all.length; // a worker of an older release does not say
+    do {
+      const [run] = runs, upTo = Math.min(end, from + (run?.textBytes ?? 0));
+      const node = make("span", shade(likely), new TextDecoder().decode(all.subarray(from, upTo)));
+      node.title = `token ${id}: ${(100 * likely).toPrecision(3)} %, rank ${rank}`;
+      nodes.push({node, part: {...run}});
+      if (!run) break;
+      run.textBytes = (run.textBytes ?? 0) - (upTo - from);
+      run.call = undefined; // what follows goes on with it
+      from = upTo;
+      if (run.textBytes > 0) break;
+      runs.shift();
+    } while (runs.length && (from < end || !runs[0].textBytes));
+    return nodes;
   });
+}
+
+// shelf puts pieces where their parts belong: content into the answer, reasoning into a fold, and arguments behind the name of
+// their tool.
+function shelf(answer) {
+  let kind = "PART_KIND_CONTENT", box;
+  return ({node, part}) => {
+    if (part.call || (part.kind ?? kind) !== kind) {
+      kind = part.kind;
+      box = undefined;
+      if (kind === "PART_KIND_REASONING") box = make("details", "part", "", make("summary", "", "Reasoning"));
+      if (kind === "PART_KIND_TOOL_CALL") box = make("div", "part", "", make("b", "", `${part.call?.name ?? ""} `));
+      if (box) answer.write([box]);
+    }
+    if (box) box.append(node);
+    else answer.write([node]);
+  };
 }
 
 // pen writes nodes into an element, which stays scrolled to its end. Each time the browser lays all of the element out anew, so what
@@ -71,7 +118,7 @@ function pen(into) {
 // generate streams the answer to a request into an element, and gives its ids and what began and ended it. With ids of a run before,
 // the first token that differs is marked.
 async function generate(request, into, status, before) {
-  const run = {ids: [], started: undefined}, answer = pen(into);
+  const run = {ids: [], started: undefined}, answer = pen(into), put = shelf(answer);
   const begun = performance.now();
   let firstToken = 0, finished, differs = -1;
   stopper = new AbortController();
@@ -89,9 +136,9 @@ async function generate(request, into, status, before) {
       run.ids.push(...event.tokens.tokenIds);
       if (before && differs < 0) {
         differs = run.ids.findIndex((id, i) => i >= from && id !== before[i]);
-        nodes[differs - from]?.classList.add("differs");
+        nodes[differs - from]?.forEach(({node}) => node.classList.add("differs"));
       }
-      answer.write(nodes);
+      nodes.flat().forEach(put);
       say(status, "streaming");
     }
     run.says = told(run, begun, firstToken, `ended by ${word(finished?.reason, "FINISH_REASON_")}`);
@@ -150,6 +197,11 @@ $("ask").onsubmit = start;
 $("stop").onclick = () => stopper?.abort();
 $("repeat").onclick = repeat;
 $("coloured").onchange = colour;
+$("tools").oninput = check;
+$("chat").onchange = () => {
+  for (const node of document.querySelectorAll(".offer")) node.hidden = !$("chat").checked;
+  check();
+};
 document.onkeydown = (event) => {
   if (event.key === "Escape") stopper?.abort();
   if (event.key === "Enter" && event.ctrlKey && $("playground").contains(event.target)) start(event);
