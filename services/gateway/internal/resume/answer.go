@@ -33,7 +33,7 @@ type Answer struct {
 	from    *Ticket // of the last event that the client has; nil: it has none
 	outputs int     // 0: events have no ids
 	ids     sealer
-	parts   [2]*pb.GenerateResponse // see part
+	parts   []*pb.GenerateResponse // see part
 	x       *httpapi.Exchange
 	streams bool
 	out     *httpapi.Stream // nil: nothing is written yet
@@ -138,11 +138,13 @@ func (a *Answer) count(t *pb.Tokens) {
 	if i := t.GetOutputIndex(); t != nil {
 		a.seen[i].Tokens = uint64(t.GetTokenIndex()) + uint64(len(t.GetTokenIds()))
 		a.seen[i].Bytes += uint64(len(t.GetText()))
+		a.seen[i].Calls += target.Calls(t)
 	}
 }
 
-// part compares an event with the client's position, and divides it if it lies across. The result is
-// valid until the next call.
+// part compares an event with the client's position, and divides it if it lies across. Tokens of several kinds of text are
+// divided too, because dialects write an event for each, after any of which a client may break off. The result is valid until
+// the next call.
 func (a *Answer) part(e *pb.GenerateResponse) ([]*pb.GenerateResponse, error) {
 	switch event := e.GetEvent().(type) {
 	case *pb.GenerateResponse_Started:
@@ -151,15 +153,13 @@ func (a *Answer) part(e *pb.GenerateResponse) ([]*pb.GenerateResponse, error) {
 		if int(event.Tokens.GetOutputIndex()) >= a.outputs {
 			return nil, errOutput
 		}
-		if a.from != nil {
-			return a.divide(e, event.Tokens)
-		}
+		return a.divide(e, event.Tokens)
 	case *pb.GenerateResponse_Finished:
 		i := int(event.Finished.GetOutputIndex())
 		if i >= a.outputs {
 			return nil, errOutput
 		}
-		if a.from != nil && a.seen[i].Tokens < a.from.Outputs[i].Tokens {
+		if a.from != nil && (a.seen[i].Tokens < a.from.Outputs[i].Tokens || a.seen[i].Bytes < a.from.Outputs[i].Bytes) {
 			return nil, mismatch("the answer has fewer tokens than before")
 		}
 	}
@@ -213,41 +213,75 @@ func (a *Answer) behind() bool {
 	return false
 }
 
-// divide returns the tokens of an event that the client has, and those that it lacks.
+// divide returns the tokens of an event that the client has, and those that it lacks, each by kind of text.
 func (a *Answer) divide(e *pb.GenerateResponse, t *pb.Tokens) ([]*pb.GenerateResponse, error) {
+	a.parts = a.parts[:0]
+	if a.from != nil {
+		before, after, err := a.cut(t)
+		if err != nil {
+			return nil, err
+		}
+		if before != nil {
+			a.byKind(nil, before)
+			e, t = nil, after
+		}
+	}
+	a.byKind(e, t)
+	return a.parts, nil
+}
+
+// byKind adds an event for each kind of text of some tokens: the last one has the tokens. Tokens with details are one event, as
+// the one dialect with details writes them. e is the event of t, nil if there is none.
+func (a *Answer) byKind(e *pb.GenerateResponse, t *pb.Tokens) {
+	parts, text := t.GetParts(), t.GetText()
+	if len(parts) < 2 || len(t.GetDetails()) > 0 {
+		if e == nil {
+			e = &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: t}}
+		}
+		a.parts = append(a.parts, e)
+		return
+	}
+	for i, p := range parts {
+		n := min(int(p.GetTextBytes()), len(text)) // more would be an error of the server
+		one := &pb.Tokens{OutputIndex: t.GetOutputIndex(), TokenIndex: t.GetTokenIndex(), Text: text[:n], Parts: []*pb.Part{p}}
+		if text = text[n:]; i == len(parts)-1 {
+			one.TokenIds = t.GetTokenIds()
+		}
+		a.parts = append(a.parts, &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: one}})
+	}
+}
+
+// cut divides tokens at the client's position. It returns none if the position is not within them.
+func (a *Answer) cut(t *pb.Tokens) (before, after *pb.Tokens, err error) {
 	i := t.GetOutputIndex()
 	had, sent := a.from.Outputs[i], a.seen[i]
 	first := uint64(t.GetTokenIndex())
 	end, bytes := first+uint64(len(t.GetTokenIds())), sent.Bytes+uint64(len(t.GetText()))
-	if first >= had.Tokens || end < had.Tokens {
-		return a.whole(e), nil
+	switch {
+	case first >= had.Tokens && sent.Bytes >= had.Bytes && sent.Calls >= had.Calls, // the client has nothing of it
+		end <= had.Tokens && bytes <= had.Bytes, // or all
+		end > had.Tokens && bytes < had.Bytes:   // or all of its text
+		return nil, nil, nil
+	case first < had.Tokens && sent.Bytes > had.Bytes, end <= had.Tokens && bytes > had.Bytes:
+		return nil, nil, mismatch("the answer has another text than before")
 	}
-	if bytes < had.Bytes || end == had.Tokens && bytes != had.Bytes || sent.Bytes > had.Bytes {
-		return nil, mismatch("the answer has another text than before")
-	}
-	if end == had.Tokens {
-		return a.whole(e), nil
-	}
-	tokens, cut := had.Tokens-first, had.Bytes-sent.Bytes
+	tokens, cut, calls := had.Tokens-min(first, had.Tokens), had.Bytes-min(sent.Bytes, had.Bytes), had.Calls-min(sent.Calls, had.Calls)
 	if cut < uint64(len(t.GetText())) && !utf8.RuneStart(t.GetText()[cut]) {
-		return nil, mismatch("the answer has another text than before")
+		return nil, nil, mismatch("the answer has another text than before")
 	}
-	before := &pb.Tokens{OutputIndex: t.GetOutputIndex(), TokenIndex: t.GetTokenIndex(), TokenIds: t.GetTokenIds()[:tokens], Text: t.GetText()[:cut]}
-	after := &pb.Tokens{OutputIndex: t.GetOutputIndex(), TokenIndex: uint32(had.Tokens), TokenIds: t.GetTokenIds()[tokens:], Text: t.GetText()[cut:]}
-	before.Parts, after.Parts = target.CutParts(t.GetParts(), uint32(cut))
+	before = &pb.Tokens{OutputIndex: i, TokenIndex: t.GetTokenIndex(), TokenIds: t.GetTokenIds()[:tokens], Text: t.GetText()[:cut]}
+	after = &pb.Tokens{OutputIndex: i, TokenIndex: uint32(first + tokens), TokenIds: t.GetTokenIds()[tokens:], Text: t.GetText()[cut:]}
+	before.Parts, after.Parts = target.CutParts(t.GetParts(), uint32(cut), calls)
 	if len(t.GetDetails()) > int(tokens) {
 		before.Details, after.Details = t.GetDetails()[:tokens], t.GetDetails()[tokens:]
 	}
-	a.parts = [2]*pb.GenerateResponse{
-		{Event: &pb.GenerateResponse_Tokens{Tokens: before}}, {Event: &pb.GenerateResponse_Tokens{Tokens: after}},
-	}
-	return a.parts[:], nil
+	return before, after, nil
 }
 
 // whole returns an event that is not divided.
 func (a *Answer) whole(e *pb.GenerateResponse) []*pb.GenerateResponse {
-	a.parts[0] = e
-	return a.parts[:1]
+	a.parts = append(a.parts[:0], e)
+	return a.parts
 }
 
 // Text adds the event of tokens that Each has given, which the client gets unless it has it.
@@ -255,11 +289,18 @@ func (a *Answer) Text(t *pb.Tokens, event []byte) {
 	if a.outputs > 0 {
 		i := t.GetOutputIndex()
 		s := &a.ticket.Outputs[i]
-		if s.Tokens, s.Bytes = a.seen[i].Tokens, a.seen[i].Bytes; a.from != nil && s.Tokens <= a.from.Outputs[i].Tokens {
+		s.Tokens, s.Bytes, s.Calls = a.seen[i].Tokens, a.seen[i].Bytes, a.seen[i].Calls
+		if a.from != nil && a.from.Outputs[i].has(s, t) {
 			return
 		}
 	}
 	a.add(event)
+}
+
+// has reports whether a client at the position had has an event of tokens, after which the position is now.
+func (had Sent) has(now *Sent, t *pb.Tokens) bool {
+	shows := t.GetText() != "" || target.Calls(t) > 0 // otherwise it has details alone
+	return now.Bytes <= had.Bytes && now.Calls <= had.Calls && (shows || now.Tokens <= had.Tokens)
 }
 
 // Step adds an event that opens or closes an output, which the client gets unless it has it.

@@ -145,6 +145,13 @@ func (g *grouping) Send(e *pb.GenerateResponse) error {
 		}
 		h := g.held[i]
 		h.TokenIds, h.Text, h.Details = append(h.TokenIds, t.GetTokenIds()...), h.GetText()+t.GetText(), append(h.Details, t.GetDetails()...)
+		for _, p := range t.GetParts() { // as a worker joins them
+			if n := len(h.Parts); n > 0 && p.GetCall() == nil && h.Parts[n-1].GetKind() == p.GetKind() {
+				h.Parts[n-1] = &pb.Part{Kind: p.GetKind(), TextBytes: h.Parts[n-1].GetTextBytes() + p.GetTextBytes(), Call: h.Parts[n-1].GetCall()}
+			} else {
+				h.Parts = append(h.Parts, p)
+			}
+		}
 		if len(h.GetTokenIds()) < g.n {
 			return nil
 		}

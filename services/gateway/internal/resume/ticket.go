@@ -45,22 +45,24 @@ type Position struct {
 type Sent struct {
 	// Steps is the number of events without text of the model: those that open and close the output.
 	Steps uint32
-	// Tokens and Bytes are the tokens and the bytes of their text.
+	// Tokens are the tokens whose text was sent as a whole, Bytes the bytes of text, which may be more than theirs, and Calls
+	// the calls that have begun.
 	Tokens, Bytes uint64
+	Calls         uint32
 }
 
 const (
 	checkBytes = 16
 	macBytes   = 16
-	version    = 1
+	version    = 2
 	// maxOutputs bounds the outputs of a stream with ids, as the contract does.
 	maxOutputs = 16
 	// maxText bounds the texts of a ticket. A request id has at most as many bytes.
 	maxText = 128
 	// maxTicket is the largest content: version and flag, two texts with a byte of length, six numbers
-	// of which two are of 32 bits, the check, and outputs of three numbers.
+	// of which two are of 32 bits, the check, and outputs of four numbers.
 	maxTicket = 2 + 2*(1+maxText) + 4*binary.MaxVarintLen64 + 2*binary.MaxVarintLen32 + checkBytes +
-		(maxOutputs+1)*(binary.MaxVarintLen32+2*binary.MaxVarintLen64)
+		(maxOutputs+1)*(2*binary.MaxVarintLen32+2*binary.MaxVarintLen64)
 	// MaxIDLength is the length of the longest id.
 	MaxIDLength = (maxTicket + macBytes) * 4 / 3
 )
@@ -114,6 +116,7 @@ func (p *Position) append(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(s.Steps))
 		b = binary.AppendUvarint(b, s.Tokens)
 		b = binary.AppendUvarint(b, s.Bytes)
+		b = binary.AppendUvarint(b, uint64(s.Calls))
 	}
 	return b
 }
@@ -144,7 +147,7 @@ func unseal(id string, mac hash.Hash, n int) (*Ticket, error) {
 		return nil, errTicket
 	}
 	for range n + 1 {
-		t.Outputs = append(t.Outputs, Sent{Steps: uint32(r.number()), Tokens: r.number(), Bytes: r.number()})
+		t.Outputs = append(t.Outputs, Sent{Steps: uint32(r.number()), Tokens: r.number(), Bytes: r.number(), Calls: uint32(r.number())})
 	}
 	if r.short || len(r.rest) > 0 {
 		return nil, errTicket

@@ -19,7 +19,7 @@ func largest() *Ticket {
 		CachedTokens: math.MaxUint32, Check: [checkBytes]byte{1},
 	}, Position: Position{Inexact: true, Events: math.MaxUint64}}
 	for range maxOutputs + 1 {
-		t.Outputs = append(t.Outputs, Sent{math.MaxUint32, math.MaxUint64, math.MaxUint64})
+		t.Outputs = append(t.Outputs, Sent{math.MaxUint32, math.MaxUint64, math.MaxUint64, math.MaxUint32})
 	}
 	return t
 }

@@ -39,23 +39,37 @@ func Runs(t *pb.Tokens) []Run {
 	return runs
 }
 
-// CutParts cuts the parts of a text in two, the first of so many bytes. A part that begins there is of the second.
-func CutParts(parts []*pb.Part, bytes uint32) (head, rest []*pb.Part) {
+// CutParts cuts the parts of a text in two, the first of so many bytes and with the beginnings of so many calls. A part that
+// begins there is of the second, but for a call whose beginning is of the first.
+func CutParts(parts []*pb.Part, bytes uint32, calls uint32) (head, rest []*pb.Part) {
 	for i, p := range parts {
 		n := p.GetTextBytes()
+		switch {
+		case p.GetCall() != nil && calls == 0, p.GetCall() == nil && bytes == 0 && n > 0:
+			return head, parts[i:]
+		case p.GetCall() != nil:
+			calls--
+		}
 		if n <= bytes {
 			head = append(head, p)
 			bytes -= n
 			continue
-		}
-		if bytes == 0 {
-			return head, parts[i:]
 		}
 		after := &pb.Part{Kind: p.GetKind(), TextBytes: n - bytes, CallIndex: p.GetCallIndex()}
 		before := &pb.Part{Kind: p.GetKind(), TextBytes: bytes, CallIndex: p.GetCallIndex(), Call: p.GetCall()}
 		return append(head, before), append([]*pb.Part{after}, parts[i+1:]...)
 	}
 	return head, nil
+}
+
+// Calls returns the number of calls that begin in tokens.
+func Calls(t *pb.Tokens) (n uint32) {
+	for _, p := range t.GetParts() {
+		if p.GetCall() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // parted collects the parts of an output.
