@@ -49,7 +49,7 @@ func TestPathsAreBounded(t *testing.T) {
 	const count = 400
 	var keywords []string
 	for i := range count {
-		keywords = append(keywords, fmt.Sprintf(`"%d":{"contains":{}}`, i))
+		keywords = append(keywords, fmt.Sprintf(`"%d":{"unevaluatedItems":false}`, i))
 	}
 	for name, key := range map[string]string{"long": strings.Repeat("k", 100<<10), "escaped": strings.Repeat("/", 1<<10), "wide": strings.Repeat("é", 1<<10)} {
 		t.Run(name, func(t *testing.T) {
@@ -71,4 +71,15 @@ func TestPathsAreBounded(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("and %d more", count-maxDropped), g.Dropped()[maxDropped])
 	_, err := Compile(Source{Kind: Regex, Text: strings.Repeat("a", 1<<10) + "(?=b)" + strings.Repeat("a", 1<<10)}, byteTokens())
 	require.Less(t, len(err.Error()), 3*maxProblem)
+}
+
+func TestNamesOfPropertiesAreCounted(t *testing.T) {
+	// A trie of names needs about a hundred bytes for each of their characters. It was neither counted nor bounded, and each
+	// branch of a union has its own.
+	name := strings.Repeat("k", 60<<10)
+	g := compile(t, Source{Kind: JSONSchema, Text: `{"properties":{"` + name + `":{}}}`})
+	require.Greater(t, g.Bytes(), 100*len(name))
+	branches := `{"required":["a"]},{"required":["b"]},{"required":["c"]}`
+	_, err := Compile(Source{Kind: JSONSchema, Text: `{"properties":{"` + name + `":{}},"anyOf":[` + branches + `]}`}, byteTokens())
+	require.ErrorIs(t, err, ErrLimit)
 }

@@ -10,6 +10,7 @@ const (
 	maxCount  = 1 << 16
 	maxNodes  = 1 << 16 // terms of a grammar
 	maxTables = 8 << 20 // bytes of its automata
+	maxNames  = 1 << 17 // nodes of the tries of its objects' names, each of about nameNodeBytes
 	maxStates = 1 << 15 // of one automaton
 	maxWork   = 1 << 22 // steps of building a grammar
 	maxStack  = 1 << 12 // terms that follow each other in a state, see arena.maxDepth
@@ -27,6 +28,7 @@ type builder struct {
 	path   string  // where it is in the source, for errors
 	work   int
 	tables int // bytes of automata
+	names  int // nodes of tries of names
 	err    *Error
 	// objects are those of kindKeys terms.
 	objects []*object

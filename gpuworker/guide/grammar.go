@@ -15,7 +15,7 @@ import (
 type Grammar struct {
 	vocabulary *Vocabulary
 	dropped    []string
-	tables     int     // bytes of the automata and of dropped
+	tables     int     // bytes of the automata, of the names of properties and of dropped
 	bodies     []*node // of the rules; rule 0 is the whole
 	bytes      atomic.Int64
 
@@ -58,7 +58,7 @@ func (b *builder) finish(v *Vocabulary) (*Grammar, error) {
 			return nil, b.failed(ErrUnsupported, "no value obeys what some of patternProperties say")
 		}
 	}
-	g := &Grammar{vocabulary: v, tables: b.tables, bodies: make([]*node, len(b.bodies))}
+	g := &Grammar{vocabulary: v, tables: b.tables + b.names*nameNodeBytes, bodies: make([]*node, len(b.bodies))}
 	final := newArena()
 	final.nullable = nullable
 	done := map[*node]*node{}

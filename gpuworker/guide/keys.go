@@ -35,6 +35,9 @@ type nameNode struct {
 	below    []int32 // properties at and below, ascending
 }
 
+// nameNodeBytes is about the memory of a node that has one child.
+const nameNodeBytes = 112
+
 // newObject returns the object of names, whose trie it builds.
 func newObject(names []string, required []bool) *object {
 	o := &object{names: names, required: required, dropped: make([]bool, len(names)), need: make([]int, len(names)+1), most: unbounded}

@@ -38,6 +38,9 @@ func (s *schemaBuilder) object(parts []part) *node {
 		s.spend(1 + len(name))
 	}
 	o := newObject(quoted, of.required)
+	if s.names += len(o.nodes); s.names > maxNames {
+		return s.fail(ErrLimit, "the names of its properties have more than %d characters", maxNames)
+	}
 	for i, name := range of.names {
 		rule := s.valueRule(of.member(name))
 		o.values = append(o.values, rule)
