@@ -146,3 +146,22 @@ func TestRequiredCallsHaveNoContent(t *testing.T) {
 		}
 	}
 }
+
+// Without a grammar gpt-oss may leave out the header of its answer, whose text was lost.
+func TestTextsWithoutAHeaderAreContent(t *testing.T) {
+	for _, l := range []Lexicon{everyMark, noMark} {
+		for text, want := range map[string][]Part{
+			"Hello.": {part(Content, "Hello.")},
+			" tom":   {part(Content, " tom")},
+			"to":     {part(Content, "to")},
+			"Hello«<|end|>»«<|start|>»assistant«<|channel|>»analysis«<|message|>»Hm.": {part(Content, "Hello"), part(Reasoning, "Hm.")},
+			" to=functions.f«<|channel|>»commentary«<|message|>»{}":                   {calling(0, "f", "{}")},
+			"«<|channel|>»analysis«<|message|>»Hm.":                                   {part(Reasoning, "Hm.")},
+		} {
+			for _, most := range []int{1, 100} {
+				f := Detect(templates["harmony"])
+				require.Equal(t, want, parse(f.Parser(l, Answer{}), spell(l, text), most), text)
+			}
+		}
+	}
+}

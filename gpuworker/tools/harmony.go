@@ -50,18 +50,26 @@ const maxMessages = 64
 
 // States of harmony.
 const (
-	headerState = iota
+	openState = iota // the beginning, where a header or, if no grammar forbids it, a text without one may be
+	headerState
 	analysisState
 	finalState
 	argumentsState
 	endState
 )
 
-func harmonyMachine(_ Format, l Lexicon, _ bool) *machine {
+func harmonyMachine(_ Format, l Lexicon, calls bool) *machine {
 	end := []exit{{mark: l.tag("<|end|>"), to: endState}, {mark: l.tag("<|start|>"), to: headerState}}
+	open := content
+	if calls { // the grammar begins with a header, which the answer's length may cut off
+		open = skip
+	}
 	return &machine{
-		start: headerState, opened: headerState, closed: headerState,
+		start: openState, opened: openState, closed: openState,
 		states: []state{
+			openState: {mode: open, exits: end, lead: []exit{
+				{mark: l.tag("<|channel|>"), to: headerState, do: keepMark}, {mark: "to=", to: headerState, do: keepMark},
+			}},
 			headerState:    {mode: header, exits: []exit{{mark: l.tag("<|message|>"), to: finalState, do: readHeader}}},
 			analysisState:  {mode: reasoning, exits: end},
 			finalState:     {mode: content, exits: end},

@@ -49,6 +49,7 @@ const (
 	startValue // an argument that was named
 	endValue   // its end
 	readHeader // see harmonyHeader
+	keepMark   // the mark belongs to the state behind it
 )
 
 // machine is the table of a format's states, for one vocabulary.

@@ -167,6 +167,8 @@ func (p *Parser) leave(e exit) {
 	switch e.do {
 	case nothing:
 		return
+	case keepMark:
+		p.buf = e.mark + p.buf
 	case startCall, startPairs:
 		p.begin(string(p.name))
 	case shutObject:

@@ -324,7 +324,7 @@ func (p *Parser) closer() string {
 		return endOfValue + "\n"
 	case s.mode == pairs && p.pairs.text:
 		return p.machine.quote
-	case s.mode == reasoning && p.machine.start == headerState && len(s.exits) > 1:
+	case s.mode == reasoning && p.machine.start == openState && len(s.exits) > 1:
 		return s.exits[0].mark + s.exits[1].mark + "assistant"
 	case s.mode == reasoning:
 		return s.exits[0].mark
