@@ -45,7 +45,7 @@ var toolTemplates = map[string]string{
 	"mistral":     `{#- [THINK] [TOOL_CALLS] [ARGS] #}{{ messages[-1].content }}{% for t in tools %}{{ t.function.name }}{% endfor %}[/THINK]`,
 }
 
-// A worker dies under streams of tool calls. They go on with the same tokens, arguments and ids of calls.
+// A worker drains under streams of tool calls, and one dies. They go on with the same tokens, arguments and ids of calls.
 func TestToolCallsOutliveTheirWorker(t *testing.T) {
 	t.Parallel()
 	models := t.TempDir()
@@ -77,18 +77,32 @@ func TestToolCallsOutliveTheirWorker(t *testing.T) {
 		requests = append(requests, in)
 	}
 	want := undisturbed(t, workers["w1"], requests)
-	next := 0
-	calls := beginAll(t, s, len(requests), func() *pb.GenerateRequest { next++; return requests[next-1] })
-	workers[calls[0].started.GetWorkerId()].kill()
-	for i, c := range calls {
-		got := c.end()
-		requireSame(t, want[i], got, names[i])
-		require.Len(t, got.calls, 1, names[i])
-		if got.finished.GetReason() == pb.FinishReason_FINISH_REASON_STOP {
-			var trip struct{ Stops []struct{ City string } }
-			require.NoError(t, json.Unmarshal([]byte(got.text), &trip), fmt.Sprint(names[i], " ", got.text))
-			require.GreaterOrEqual(t, len(trip.Stops), 40)
+	outlive := func(lose func(worker string)) {
+		next, before := 0, s.resumes()
+		calls := beginAll(t, s, len(requests), func() *pb.GenerateRequest { next++; return requests[next-1] })
+		lose(calls[0].started.GetWorkerId())
+		for i, c := range calls {
+			got := c.end()
+			requireSame(t, want[i], got, names[i])
+			require.Len(t, got.calls, 1, names[i])
+			if got.finished.GetReason() == pb.FinishReason_FINISH_REASON_STOP {
+				var trip struct{ Stops []struct{ City string } }
+				require.NoError(t, json.Unmarshal([]byte(got.text), &trip), fmt.Sprint(names[i], " ", got.text))
+				require.GreaterOrEqual(t, len(trip.Stops), 40)
+			}
 		}
+		require.Eventually(t, func() bool { return s.resumes() > before }, hang, 10*time.Millisecond, "none was continued: nothing is proven")
 	}
-	require.Eventually(t, func() bool { return s.resumes() > 0 }, hang, 10*time.Millisecond, "none was continued: nothing is proven")
+	outlive(func(worker string) {
+		_, err := s.fleet.DrainWorker(within(t), &pb.DrainWorkerRequest{WorkerId: worker})
+		require.NoError(t, err)
+	})
+	for name := range workers {
+		_, err := s.fleet.UndrainWorker(within(t), &pb.UndrainWorkerRequest{WorkerId: name})
+		require.NoError(t, err)
+	}
+	for _, name := range names {
+		s.untilServed(t, name, 2)
+	}
+	outlive(func(worker string) { workers[worker].kill() })
 }
