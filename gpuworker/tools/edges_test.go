@@ -165,3 +165,24 @@ func TestTextsWithoutAHeaderAreContent(t *testing.T) {
 		}
 	}
 }
+
+// In qwen3_coder the schema of an argument stands alone, so a $ref to another part of the whole would name another thing, or none.
+func TestRefsToTheWholeSchemaAreNotMistaken(t *testing.T) {
+	for _, schema := range []string{
+		`{"properties":{"x":{"type":"object","properties":{"y":{"$ref":"#/properties/y"}},"required":["y"]},"y":{"type":"integer"}}}`,
+		`{"properties":{"x":{"type":"array","items":{"$ref":"#/$defs/a"}}},"$defs":{"a":{"type":"object","properties":{"b":{"$ref":"#"}}}}}`,
+	} {
+		f := Detect(templates["qwen3_coder"])
+		answer := Answer{Tools: []Tool{{Name: "f", Parameters: schema}}, Choice: Choice{Mode: Required}, Opening: Closed}
+		source, err := f.Constraint(noMark, answer)
+		require.NoError(t, err)
+		g, err := guide.Compile(*source, vocabulary(noMark))
+		require.NoError(t, err)
+		const text = "<tool_call>\n<function=f>\n<parameter=x>\n{\"y\": 1}\n</parameter>\n</function>\n</tool_call>"
+		require.True(t, accepts(g, text))
+		require.Equal(t, []Part{calling(0, "f", `{"x": {"y": 1}}`)}, parse(f.Parser(noMark, answer), text, 3))
+		answer.Tools[0].Strict = true
+		_, err = f.Constraint(noMark, answer)
+		require.ErrorIs(t, err, ErrFormat)
+	}
+}

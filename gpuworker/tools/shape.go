@@ -15,6 +15,8 @@ import (
 type shape struct {
 	fields map[string]json.RawMessage
 	defs   map[string]json.RawMessage // $defs and definitions, by these two words
+	// outside states whether a $ref in defs names something that is not there.
+	outside bool
 }
 
 // member is a property of an object.
@@ -36,6 +38,7 @@ func parseShape(text string) (*shape, error) {
 	for _, word := range []string{"$defs", "definitions"} {
 		if raw := s.fields[word]; raw != nil {
 			s.defs[word] = raw
+			s.outside = s.outside || outside(raw)
 		}
 	}
 	return s.of(json.RawMessage(text)), nil
@@ -52,7 +55,7 @@ func (s *shape) field(word string) string {
 
 // of returns the shape of a schema inside s. A $ref into the definitions is followed.
 func (s *shape) of(schema json.RawMessage) *shape {
-	inner := &shape{defs: s.defs}
+	inner := &shape{defs: s.defs, outside: s.outside}
 	for range 8 {
 		inner.fields = map[string]json.RawMessage{}
 		_ = json.Unmarshal(schema, &inner.fields) // true and false have no fields
@@ -158,6 +161,9 @@ func (s *shape) kindOf(schema json.RawMessage) valueKind { return s.kindWithin(s
 
 func (s *shape) kindWithin(schema json.RawMessage, depth int) valueKind {
 	inner := s.of(schema)
+	if s.refersOutside(schema) {
+		return mixedValue
+	}
 	kinds := map[valueKind]bool{}
 	for _, name := range inner.types() {
 		if name == "string" {
@@ -178,6 +184,36 @@ func (s *shape) kindWithin(schema json.RawMessage, depth int) valueKind {
 		return kind
 	}
 	return mixedValue
+}
+
+// refersOutside reports whether a $ref in a schema names something that standalone leaves out, such as the root.
+func (s *shape) refersOutside(schema json.RawMessage) bool {
+	if !bytes.Contains(schema, []byte(`"$ref"`)) {
+		return false
+	}
+	return s.outside || outside(schema)
+}
+
+func outside(schema json.RawMessage) bool {
+	var v any
+	return json.Unmarshal(schema, &v) == nil && refersOutside(v)
+}
+
+func refersOutside(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return slices.ContainsFunc(v, refersOutside)
+	case map[string]any:
+		if ref, ok := v["$ref"].(string); ok && !strings.HasPrefix(ref, "#/$defs/") && !strings.HasPrefix(ref, "#/definitions/") {
+			return true
+		}
+		for _, field := range v {
+			if refersOutside(field) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // textOptions returns the texts of an enum of strings, as terms. It returns nil if there is none, or if one of them
