@@ -45,6 +45,8 @@ func (r *arena) derive(n *node, c byte) *node {
 		return r.automaton(n.dfa, n.dfa.step(n.low, c))
 	case kindKeys:
 		return r.stepKeys(n, c)
+	case kindDistinct:
+		return r.stepDistinct(n, c)
 	case kindNot:
 		return r.not(r.derive(n.a, c))
 	default: // a union or an intersection
@@ -96,6 +98,8 @@ func (r *arena) costOf(n *node) uint32 {
 		}
 	case kindKeys:
 		sum = keysCost
+	case kindDistinct:
+		sum = keysCost + 2*uint64(len(n.distinct.values))
 	case kindNone, kindEmpty, kindSet, kindLit, kindDFA:
 	}
 	n.cost = uint32(min(sum, math.MaxUint32/2))

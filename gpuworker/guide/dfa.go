@@ -100,6 +100,10 @@ func (p *partition) add(n *node, done map[*node]bool) {
 		p.refine(func(c byte) int32 { return int32(n.dfa.classOf[c]) })
 	case kindKeys:
 		n.object.add(p)
+	case kindDistinct:
+		for _, c := range []byte(", \n\t") {
+			p.single(c)
+		}
 	case kindNone, kindEmpty, kindCat, kindAlt, kindRep, kindCall, kindAnd, kindNot:
 	}
 	p.add(n.a, done)

@@ -28,7 +28,14 @@ func randomSchema(rng *rand.Rand, depth int) string {
 			`{"type":"number","minimum":-0.125,"exclusiveMaximum":0.125}`, `{"minimum":-5,"maxLength":3,"type":["number","string"]}`,
 		}[rng.IntN(30)]
 	}
-	switch rng.IntN(6) {
+	switch rng.IntN(7) {
+	case 6:
+		item := []string{`{"enum":["a",1,null,[1],"b c"]}`, `{"type":"boolean"}`, `{"anyOf":[{"const":1},{"type":["null","boolean"]}]}`}[rng.IntN(3)]
+		s := fmt.Sprintf(`{"type":"array","items":%s,"uniqueItems":true,"minItems":%d,"maxItems":%d`, item, rng.IntN(3), 2+rng.IntN(4))
+		if rng.IntN(2) == 0 {
+			s += `,"prefixItems":[{"enum":["a",2,true]}]`
+		}
+		return s + "}"
 	case 0:
 		s := fmt.Sprintf(`{"type":"array","items":%s,"minItems":%d,"maxItems":%d`, sub(), rng.IntN(3), 2+rng.IntN(3))
 		if rng.IntN(2) == 0 {

@@ -236,6 +236,20 @@ func (s *schemaBuilder) schemas(v *jsonValue, keyword string) []*jsonValue {
 // body builds the values of an expanded goal: the union of its branches, if it has a choice, else of
 // the types.
 func (s *schemaBuilder) body(parts []part) *node {
+	goals, choice := s.choices(parts)
+	if !choice {
+		return s.typed(parts)
+	}
+	kids := make([]*node, len(goals))
+	for i, goal := range goals {
+		kids[i] = s.value(goal)
+	}
+	return s.alt(kids...)
+}
+
+// choices returns the goals of the branches of the first anyOf or oneOf of an expanded goal. choice is
+// false if it has none.
+func (s *schemaBuilder) choices(parts []part) (goals [][]part, choice bool) {
 	for i, p := range parts {
 		for _, c := range []struct {
 			keyword string
@@ -254,21 +268,21 @@ func (s *schemaBuilder) body(parts []part) *node {
 			if c.done == doneOneOf {
 				but = s.checkDistinct(p.at.fields[c.keyword], branches, rest)
 			}
-			kids := make([]*node, 0, len(branches))
 			for i, branch := range branches {
 				if s.branch++; s.branch > maxBranches {
-					return s.failAt(p.at.path, ErrLimit, "its alternatives combine to more than %d", maxBranches)
+					s.failAt(p.at.path, ErrLimit, "its alternatives combine to more than %d", maxBranches)
+					return nil, true
 				}
 				goal := append(slices.Clip(rest), part{at: branch})
 				if but != nil {
 					goal = append(goal, but[i]...)
 				}
-				kids = append(kids, s.value(goal))
+				goals = append(goals, goal)
 			}
-			return s.alt(kids...)
+			return goals, true
 		}
 	}
-	return s.typed(parts)
+	return nil, false
 }
 
 // types are sets of JSON types.
@@ -319,10 +333,9 @@ func (s *schemaBuilder) typesOf(v *jsonValue) types {
 	return all
 }
 
-// typed builds the values of a goal without choices.
-func (s *schemaBuilder) typed(parts []part) *node {
-	allowed := typeAny
-	var enums []*jsonValue // lists of values, one of each of which it must be
+// listing returns the types of a goal, and its lists of values, of each of which a value is one.
+func (s *schemaBuilder) listing(parts []part) (allowed types, enums []*jsonValue) {
+	allowed = typeAny
 	for _, p := range parts {
 		allowed &= s.typesOf(p.at)
 		if p.at.kind != jsonObject {
@@ -333,13 +346,26 @@ func (s *schemaBuilder) typed(parts []part) *node {
 		}
 		if e := p.at.fields["enum"]; e != nil {
 			if e.kind != jsonArray {
-				return s.failAt(e.path, ErrSyntax, "enum is a list of values")
+				s.failAt(e.path, ErrSyntax, "enum is a list of values")
+				return 0, nil
 			}
 			enums = append(enums, e)
 		}
 	}
+	return allowed, enums
+}
+
+// typed builds the values of a goal without choices.
+func (s *schemaBuilder) typed(parts []part) *node {
+	allowed, enums := s.listing(parts)
 	if len(enums) > 0 {
-		return s.listed(parts, allowed, enums)
+		values := s.listed(parts, allowed, enums)
+		kids := make([]*node, len(values))
+		for i, v := range values {
+			s.path = v.path
+			kids[i] = s.literal(v)
+		}
+		return s.either(kids)
 	}
 	var kids []*node
 	if allowed&typeNull != 0 {

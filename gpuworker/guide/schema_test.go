@@ -1,6 +1,8 @@
 package guide
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -136,6 +138,22 @@ func TestSchemaTexts(t *testing.T) {
 		"not of an enum": {
 			`{"not":{"enum":[1,"a",true,null,-2.5]}}`, []string{`2`, `-2.6`, `1.5`, `"b"`, `false`, `[]`, `{}`}, []string{`1`, `1.0`, `"a"`, `true`, `null`, `-2.5`},
 		},
+		"distinct items": {
+			`{"type":"array","items":{"enum":["a","b",1,1.0,{"k":[]}]},"uniqueItems":true,"minItems":1,"maxItems":3}`,
+			[]string{`["a"]`, `[1, "a"]`, `[{"k": []},1,"b"]`}, []string{`[]`, `["a","a"]`, `[1,"b",1]`, `["a","b",1,{"k":[]}]`, `["c"]`},
+		},
+		"distinct truth values": {
+			`{"type":"array","items":{"type":["boolean","null"]},"uniqueItems":true,"minItems":2}`,
+			[]string{`[true,false]`, `[null, true, false]`}, []string{`[true]`, `[null,null]`, `[true,false,true]`, `[true,false,null,true]`},
+		},
+		"distinct first items": {
+			`{"type":"array","prefixItems":[{"type":"boolean"},{"enum":[true,1]}],"items":{"const":1},"uniqueItems":true,"minItems":3}`,
+			[]string{`[false,true,1]`}, []string{`[true,1]`, `[false,1,1]`, `[false,1]`, `[true,true,1]`, `[false,true]`},
+		},
+		"distinct branches": {
+			`{"type":"array","items":{"anyOf":[{"const":"a"},{"enum":["a","b"]}]},"uniqueItems":true}`,
+			[]string{`[]`, `["b","a"]`}, []string{`["a","a"]`},
+		},
 		"no items": {`{"type":"array","items":false}`, []string{`[]`}, []string{`[1]`}},
 		"enum": {
 			`{"enum":[1,"a\n",null,[1,2],{"k":true}]}`, []string{`1`, `"a\n"`, `null`, `[1, 2]`, `{"k": true}`}, []string{`2`, `"a"`, `[1]`, `{}`},
@@ -206,6 +224,10 @@ func TestSchemaRefusals(t *testing.T) {
 		"lookahead":             {`{"type":"string","pattern":"(?=a)b"}`, ErrUnsupported, "#/pattern"},
 		"a word boundary":       {`{"type":"string","pattern":"a\\bc"}`, ErrUnsupported, "#/pattern"},
 		"uniqueItems":           {`{"type":"array","uniqueItems":true}`, ErrUnsupported, "#/uniqueItems"},
+		"unique and contains":   {`{"items":{"type":"null"},"contains":{"type":"null"},"uniqueItems":true}`, ErrUnsupported, "#/uniqueItems"},
+		"unique, then others":   {`{"prefixItems":[{"type":"null"}],"uniqueItems":true}`, ErrUnsupported, "#/uniqueItems"},
+		"too few to be unique":  {`{"type":"array","items":{"type":"boolean"},"uniqueItems":true,"minItems":3}`, ErrUnsupported, ""},
+		"many to be unique":     {`{"items":{"enum":[` + numbersTo(257) + `]},"uniqueItems":true}`, ErrUnsupported, "#/uniqueItems"},
 		"items as a list":       {`{"type":"array","items":[{}]}`, ErrUnsupported, "#/items"},
 		"bounds of draft 4":     {`{"type":"number","minimum":1,"exclusiveMinimum":true}`, ErrUnsupported, "#/exclusiveMinimum"},
 		"a pattern too complex": {`{"type":"string","pattern":"a.{900}b.{900}c","maxLength":60000}`, ErrLimit, "#/pattern"},
@@ -225,4 +247,26 @@ func TestLenientSchemaNamesWhatItDrops(t *testing.T) {
 		"pattern":"(?=x)"},"b":{"not":{"format":"date"},"type":"integer"}},"required":["a","b"]}`})
 	require.Equal(t, []string{"#/properties/a/format", "#/properties/a/pattern", "#/properties/b/not"}, g.Dropped())
 	require.True(t, accepts(g, `{"a":"x","b":1}`))
+}
+
+// numbersTo is the numbers below n, with commas between.
+func numbersTo(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strconv.Itoa(i)
+	}
+	return strings.Join(all, ",")
+}
+
+func TestDistinctItemsOfManyValues(t *testing.T) {
+	// Sets of values that came are made as a text reaches them, not all 2^200.
+	g := compile(t, Source{Kind: JSONSchema, Text: `{"type":"array","items":{"enum":[` + numbersTo(200) + `]},"uniqueItems":true,"minItems":200}`})
+	require.True(t, accepts(g, "["+numbersTo(200)+"]"))
+	require.False(t, accepts(g, "["+numbersTo(199)+",7]"))
+	s, err := g.Start(nil).AdvanceText("[" + numbersTo(150) + ",")
+	require.NoError(t, err)
+	w := s.Walk(nil, make([]uint32, g.vocabulary.Words()))
+	require.True(t, w.Run(1<<20))
+	require.Less(t, w.Steps(), 1<<18)
+	require.Less(t, g.Bytes(), 8<<20)
 }

@@ -7,6 +7,7 @@ type arraySchema struct {
 	low, high int // items; high may be unbounded
 	prefix    int
 	contains  []counted
+	distinct  *jsonValue // uniqueItems, if two items may come; nil: none
 }
 
 // array builds the arrays of a goal.
@@ -20,6 +21,11 @@ func (s *schemaBuilder) array(parts []part) *node {
 		return s.lit("[]")
 	case len(a.contains) > 0:
 		return a.counting()
+	}
+	if a.distinct != nil {
+		if n := a.unique(a.distinct); n != nil {
+			return n
+		}
 	}
 	n := s.enclosed('[', ']', a.from(0))
 	if a.low == 0 {
@@ -43,8 +49,13 @@ func (a *arraySchema) read() {
 		}
 	}
 	for _, p := range a.parts {
-		if unique := p.at.fields["uniqueItems"]; unique != nil && unique.truth && (a.high == unbounded || a.high > 1) {
-			a.refuse(unique, "uniqueItems of more than one item")
+		unique := p.at.fields["uniqueItems"]
+		switch {
+		case unique == nil || !unique.truth || a.high != unbounded && a.high <= 1:
+		case len(a.contains) > 0:
+			a.refuse(unique, "uniqueItems beside contains")
+		default:
+			a.distinct = unique
 		}
 	}
 	if a.high != unbounded {

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// listed builds the values of enum and const that the rest of the goal allows too.
-func (s *schemaBuilder) listed(parts []part, allowed types, enums []*jsonValue) *node {
-	var kids []*node
+// listed returns the values of enum and const that the rest of the goal allows too.
+func (s *schemaBuilder) listed(parts []part, allowed types, enums []*jsonValue) (values []*jsonValue) {
 next:
 	for _, v := range enums[0].items {
 		s.path = v.path
@@ -20,15 +19,13 @@ next:
 			}
 		}
 		if s.err != nil {
-			return s.none
+			return nil
 		}
-		if !s.allows(parts, allowed, v) {
-			continue
+		if s.spend(1); s.allows(parts, allowed, v) {
+			values = append(values, v)
 		}
-		kids = append(kids, s.literal(v))
-		s.spend(1)
 	}
-	return s.either(kids)
+	return values
 }
 
 // keysOf returns the keys of a list of values, which it remembers.

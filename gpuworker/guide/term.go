@@ -9,18 +9,19 @@ import (
 type kind uint8
 
 const (
-	kindNone  kind = iota // no text
-	kindEmpty             // the empty text
-	kindSet               // one byte of a set
-	kindLit               // a literal of at least two bytes
-	kindCat               // a, then b
-	kindAlt               // one of kids
-	kindRep               // a, low to high times
-	kindCall              // a rule
-	kindDFA               // the texts that an automaton accepts from a state
-	kindKeys              // the rest of a key of an object, its value, and the properties that follow
-	kindAnd               // all of kids; only while an automaton is built
-	kindNot               // every text but a's; only while an automaton is built
+	kindNone     kind = iota // no text
+	kindEmpty                // the empty text
+	kindSet                  // one byte of a set
+	kindLit                  // a literal of at least two bytes
+	kindCat                  // a, then b
+	kindAlt                  // one of kids
+	kindRep                  // a, low to high times
+	kindCall                 // a rule
+	kindDFA                  // the texts that an automaton accepts from a state
+	kindKeys                 // the rest of a key of an object, its value, and the properties that follow
+	kindDistinct             // an item of an array of distinct items, and those that follow
+	kindAnd                  // all of kids; only while an automaton is built
+	kindNot                  // every text but a's; only while an automaton is built
 )
 
 // unbounded is the upper count of a repetition without one.
@@ -33,15 +34,16 @@ type node struct {
 	nullable bool // whether the empty text is in it
 	id       uint32
 	depth    int32 // terms that follow each other
-	low      int32 // of kindRep; the rule of kindCall; the state of kindDFA
+	low      int32 // of kindRep; the rule of kindCall; the state of kindDFA; the items before a kindDistinct
 	high     int32 // of kindRep
 	cost     uint32
 	a, b     *node
 	kids     []*node // ascending by id
 	set      byteSet
-	lit      string
+	lit      string // of kindLit; of kindDistinct: the bitset of the values before it
 	dfa      *dfa
 	object   *object // of kindKeys; low and high are its place
+	distinct *distinct
 	at       int32   // of kindKeys: in the trie
 	state    int32   // of kindKeys: of the automaton of others
 	next     []*node // by byte class: what may follow such a byte; nil entries are unknown
@@ -68,7 +70,8 @@ type nodeKey struct {
 	low, high int32
 	dfa       *dfa
 	object    *object
-	text      string // a literal, the bytes of a set, or the ids of kids
+	distinct  *distinct
+	text      string // a literal, the bytes of a set, the ids of kids, or a bitset
 }
 
 // arena owns terms. The zero value is not usable.
@@ -360,6 +363,8 @@ func (r *arena) adopt(n *node, done map[*node]*node, without func(rule int32) bo
 		out = r.automaton(n.dfa, n.low)
 	case kindKeys:
 		out = r.keys(n.object, place{n.low, n.high}, n.at, n.state)
+	case kindDistinct:
+		out = r.distinct(n.distinct, int(n.low), bitset(n.lit))
 	case kindNot:
 		out = r.not(again(n.a))
 	case kindAlt, kindAnd:
