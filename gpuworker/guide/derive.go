@@ -97,7 +97,7 @@ func (r *arena) costOf(n *node) uint32 {
 			sum += uint64(r.costOf(k))
 		}
 	case kindKeys:
-		sum = keysCost
+		sum = keysCost + n.object.scans(n.at)
 	case kindDistinct:
 		sum = keysCost + 2*uint64(len(n.distinct.values))
 	case kindNone, kindEmpty, kindSet, kindLit, kindDFA:

@@ -8,7 +8,8 @@ import "slices"
 // Two automata follow a key: the trie of the declared names, and others, which has the keys of
 // properties that are not declared. So a state inside a key is one term, however many names there are.
 // Declared properties come in their order: after property i come those above it, up to the first that is
-// required. Others come when none is required any more.
+// required. Others come when none is required any more. In an object with anyOrder a declared property
+// comes once, anywhere, and others come between.
 type object struct {
 	names    []string // declared, as they are written between quotes
 	values   []int    // by declared property: the rule of its value
@@ -22,6 +23,8 @@ type object struct {
 	// otherValues are the rules of the values of others, by label of a state of others.
 	otherValues []int
 	labels      []int32 // by state of others
+
+	anyOrder bool
 
 	most int // properties; unbounded
 	min  int // distinct properties that an object has at least; 0 or what the declared ones and 1 more give
@@ -74,16 +77,28 @@ func (n *nameNode) child(c byte) int32 {
 }
 
 // place is where an object's text is: properties below from are over, count have been written (up to
-// what the bounds distinguish).
-type place struct{ from, count int32 }
+// what the bounds distinguish). With anyOrder, from is 0 and used has the declared properties so far.
+type place struct {
+	from, count int32
+	used        bitset
+}
+
+// maxAnyOrder bounds the declared properties of an object with anyOrder.
+const maxAnyOrder = 256
 
 // allows reports whether declared property i may come at a place.
 func (o *object) allows(p place, i int32) bool {
+	if o.anyOrder {
+		return !p.used.has(int(i)) && !o.dropped[i] && o.roomBeside(p, int(i))
+	}
 	return i >= p.from && int(i) <= o.need[p.from] && !o.dropped[i] && o.room(p, int(i)+1)
 }
 
 // allowsOthers reports whether a property that is not declared may come.
 func (o *object) allowsOthers(p place) bool {
+	if o.anyOrder {
+		return o.others != nil && o.roomBeside(p, -1)
+	}
 	return o.others != nil && o.need[p.from] == len(o.names) && o.room(p, len(o.names))
 }
 
@@ -99,9 +114,50 @@ func (o *object) room(p place, from int) bool {
 	return all <= o.most
 }
 
+// missing returns the number of required properties that have not come, and of all that may still come.
+func (o *object) missing(p place) (required, all int) {
+	for i := range o.names {
+		if p.used.has(i) || o.dropped[i] {
+			continue
+		}
+		if all++; o.required[i] {
+			required++
+		}
+	}
+	return required, all
+}
+
+// scans is what anyOrder adds to the cost of a derivative: names that are looked at, in eights.
+func (o *object) scans(at int32) uint64 {
+	if !o.anyOrder || at < 0 {
+		return 0
+	}
+	n := len(o.nodes[at].below)
+	if o.nodes[at].name >= 0 {
+		n += len(o.names)
+	}
+	return uint64(n / 8)
+}
+
+// roomBeside is room for an object with anyOrder: i is below 0 for a property that is not declared.
+func (o *object) roomBeside(p place, i int) bool {
+	if o.most == unbounded {
+		return true
+	}
+	required, _ := o.missing(p)
+	if i >= 0 && o.required[i] {
+		required--
+	}
+	return int(p.count)+1+required <= o.most
+}
+
 // after returns the place behind a property; i is len(names) for one that is not declared.
 func (o *object) after(p place, i int32) place {
-	if int(i) < len(o.names) {
+	if o.anyOrder && int(i) < len(o.names) {
+		p.used = p.used.with(int(i))
+	} else if o.anyOrder {
+		p.from = 0
+	} else if int(i) < len(o.names) {
 		p.from = i + 1
 	} else {
 		p.from = i
@@ -116,12 +172,19 @@ func (o *object) after(p place, i int32) place {
 
 // mayEnd reports whether the object may end at a place.
 func (o *object) mayEnd(p place) bool {
+	if o.anyOrder {
+		required, _ := o.missing(p)
+		return required == 0 && int(p.count) >= o.min
+	}
 	return o.need[p.from] == len(o.names) && int(p.count) >= o.min
 }
 
 // anyBelow reports whether a property of the trie below a node may come.
 func (o *object) anyBelow(p place, node int32) bool {
 	below := o.nodes[node].below
+	if o.anyOrder {
+		return slices.ContainsFunc(below, func(i int32) bool { return o.allows(p, i) && o.reaches(o.after(p, i)) })
+	}
 	i, _ := slices.BinarySearch(below, p.from)
 	for ; i < len(below) && int(below[i]) <= o.need[p.from]; i++ {
 		if o.allows(p, below[i]) && o.reaches(o.after(p, below[i])) {
@@ -135,6 +198,10 @@ func (o *object) anyBelow(p place, node int32) bool {
 func (o *object) reaches(p place) bool {
 	if int(p.count) >= o.min || o.others != nil {
 		return true
+	}
+	if o.anyOrder {
+		_, left := o.missing(p)
+		return int(p.count)+left >= o.min
 	}
 	left := int32(0)
 	for i := int(p.from); i < len(o.names); i++ {
@@ -158,16 +225,16 @@ func (r *arena) keys(o *object, p place, at, state int32) *node {
 	if at < 0 && state < 0 {
 		return r.none
 	}
-	k := nodeKey{kind: kindKeys, object: o, low: p.from, high: p.count, a: uint32(at + 1), b: uint32(state + 1)}
+	k := nodeKey{kind: kindKeys, object: o, low: p.from, high: p.count, a: uint32(at + 1), b: uint32(state + 1), text: string(p.used)}
 	if n := r.known[k]; n != nil {
 		return n
 	}
-	return r.intern(k, &node{object: o, low: p.from, high: p.count, at: at, state: state, depth: 1})
+	return r.intern(k, &node{object: o, low: p.from, high: p.count, lit: string(p.used), at: at, state: state, depth: 1})
 }
 
 // stepKeys is the derivative of a kindKeys term.
 func (r *arena) stepKeys(n *node, c byte) *node {
-	o, p := n.object, place{n.low, n.high}
+	o, p := n.object, place{n.low, n.high, bitset(n.lit)}
 	switch named := n.at >= 0 && o.nodes[n.at].name >= 0; {
 	case c != '"':
 	case named:

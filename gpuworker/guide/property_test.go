@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -207,7 +208,14 @@ func asJSON(v any) string {
 	return strings.TrimSuffix(out.String(), "\n")
 }
 
-// Values in declared order are accepted if and only if another implementation accepts them.
+func shuffled(rng *rand.Rand, all []string) []string {
+	all = slices.Clone(all)
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// Values in declared order are accepted if and only if another implementation accepts them. Any order is
+// accepted if it is asked for.
 func TestRandomInstancesAgreeWithAValidator(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	v, yes, no := byteTokens(), 0, 0
@@ -229,12 +237,18 @@ func TestRandomInstancesAgreeWithAValidator(t *testing.T) {
 		valid := validator(t, schema)
 		var parsed map[string]any
 		require.NoError(t, json.Unmarshal([]byte(schema), &parsed))
+		free, err := Compile(Source{Kind: JSONSchema, Text: schema, AnyOrder: true}, v)
+		require.NoError(t, err)
 		for range 20 {
 			text := randomInstance(rng, parsed, order)
 			value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 			require.NoError(t, err)
 			want := valid.Validate(value) == nil
 			require.Equal(t, want, accepts(g, text), "%s of %s", text, schema)
+			text = randomInstance(rng, parsed, shuffled(rng, order))
+			value, err = jsonschema.UnmarshalJSON(strings.NewReader(text))
+			require.NoError(t, err)
+			require.Equal(t, valid.Validate(value) == nil, accepts(free, text), "%s of %s in any order", text, schema)
 			if want {
 				yes++
 			} else {

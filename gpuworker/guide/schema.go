@@ -14,16 +14,18 @@ import (
 // recursion through $ref ends.
 //
 // Numbers, strings and keys are written without needless escapes, properties in the order in which
-// they are declared, then those that are required and not declared, then others. White space is
+// they are declared, then those that are required and not declared, then others, or, with anyOrder, in
+// any order. White space is
 // bounded: after { [ and , and before } and ] it may be one space, or a line break and up to 32 spaces
 // or tabs; after : it may be one space.
 type schemaBuilder struct {
 	*builder
-	root    *jsonValue
-	lenient bool
-	dropped map[string]bool
-	rules   map[string]int // by the key of a goal
-	numbers map[*jsonValue]int
+	root     *jsonValue
+	lenient  bool
+	anyOrder bool
+	dropped  map[string]bool
+	rules    map[string]int // by the key of a goal
+	numbers  map[*jsonValue]int
 	// negations and implications are schemas that the builder made.
 	negations    map[*jsonValue]*jsonValue
 	implications map[*jsonValue][]*jsonValue
@@ -57,12 +59,12 @@ const (
 )
 
 // schema builds rule root from the text of a schema, and returns the paths that it ignored.
-func (b *builder) schema(source string, root int, lenient bool) []string {
+func (b *builder) schema(source Source, root int) []string {
 	s := &schemaBuilder{
-		builder: b, lenient: lenient, dropped: map[string]bool{}, rules: map[string]int{}, numbers: map[*jsonValue]int{},
+		builder: b, lenient: source.Lenient, anyOrder: source.AnyOrder, dropped: map[string]bool{}, rules: map[string]int{}, numbers: map[*jsonValue]int{},
 		keys: map[*jsonValue]map[string]bool{}, negations: map[*jsonValue]*jsonValue{}, implications: map[*jsonValue][]*jsonValue{},
 	}
-	if s.root = b.parseJSON(source); s.root == nil {
+	if s.root = b.parseJSON(source.Text); s.root == nil {
 		return nil
 	}
 	s.space = b.arena.space()

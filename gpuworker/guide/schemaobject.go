@@ -41,6 +41,7 @@ func (s *schemaBuilder) object(parts []part) *node {
 	if s.names += len(o.nodes); s.names > maxNames {
 		return s.fail(ErrLimit, "the names of its properties have more than %d characters", maxNames)
 	}
+	o.anyOrder = s.anyOrder && len(of.names) <= maxAnyOrder
 	for i, name := range of.names {
 		rule := s.valueRule(of.member(name))
 		o.values = append(o.values, rule)

@@ -15,6 +15,9 @@ type Source struct {
 	Ignored []string
 	// Lenient ignores the keywords of a JSON schema that no mask honours; Grammar.Dropped lists it.
 	Lenient bool
+	// AnyOrder lets the declared properties of a JSON schema's objects come in any order, where an object
+	// declares at most 256. Otherwise they come in the order of the schema.
+	AnyOrder bool
 }
 
 // Kind is the language of a Source.
@@ -71,7 +74,7 @@ func (b *builder) source(s Source, root int) (dropped []string) {
 		}
 	case JSONSchema:
 		if b.validText(s.Text); b.err == nil {
-			dropped = b.schema(s.Text, root, s.Lenient)
+			dropped = b.schema(s, root)
 		}
 	case GBNF:
 		if b.validText(s.Text); b.err == nil {

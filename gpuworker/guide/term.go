@@ -40,7 +40,7 @@ type node struct {
 	a, b     *node
 	kids     []*node // ascending by id
 	set      byteSet
-	lit      string // of kindLit; of kindDistinct: the bitset of the values before it
+	lit      string // of kindLit; of kindDistinct and kindKeys: the bitset of what came before
 	dfa      *dfa
 	object   *object // of kindKeys; low and high are its place
 	distinct *distinct
@@ -362,7 +362,7 @@ func (r *arena) adopt(n *node, done map[*node]*node, without func(rule int32) bo
 	case kindDFA:
 		out = r.automaton(n.dfa, n.low)
 	case kindKeys:
-		out = r.keys(n.object, place{n.low, n.high}, n.at, n.state)
+		out = r.keys(n.object, place{n.low, n.high, bitset(n.lit)}, n.at, n.state)
 	case kindDistinct:
 		out = r.distinct(n.distinct, int(n.low), bitset(n.lit))
 	case kindNot:

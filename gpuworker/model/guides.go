@@ -260,7 +260,8 @@ type digester struct {
 }
 
 func (d *digester) source(s *guide.Source) {
-	d.numbers(int(s.Kind), map[bool]int{true: 1}[s.Lenient], len(s.Options), len(s.Ignored), map[bool]int{true: 1}[s.Term != nil])
+	flag := map[bool]int{true: 1}
+	d.numbers(int(s.Kind), flag[s.Lenient], flag[s.AnyOrder], len(s.Options), len(s.Ignored), flag[s.Term != nil])
 	d.texts(s.Text)
 	d.texts(s.Options...)
 	d.texts(s.Ignored...)

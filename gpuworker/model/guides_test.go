@@ -144,6 +144,7 @@ func TestGrammarsAreBoundedByTenant(t *testing.T) {
 	again, err := g.get(t.Context(), "few", source(-1), nil)
 	require.NoError(t, err)
 	require.Same(t, own, again)
+	require.NotEqual(t, keyOf(guide.Source{Kind: guide.JSONSchema}), keyOf(guide.Source{Kind: guide.JSONSchema, AnyOrder: true}))
 	require.NotEqual(t, keyOf(guide.Source{Kind: guide.Choice, Options: []string{"ab"}}), keyOf(guide.Source{Kind: guide.Choice, Options: []string{"a", "b"}}))
 }
 

@@ -829,7 +829,9 @@ type Guided struct {
 	//	*Guided_Choice
 	Constraint isGuided_Constraint `protobuf_oneof:"constraint"`
 	// Ignores keywords of json_schema that are not honoured, and lists them in started.guided_ignored. Unset: they are refused.
-	Lenient       *bool `protobuf:"varint,5,opt,name=lenient,proto3,oneof" json:"lenient,omitempty"`
+	Lenient *bool `protobuf:"varint,5,opt,name=lenient,proto3,oneof" json:"lenient,omitempty"`
+	// Declared properties of json_schema's objects come in any order, where an object declares at most 256. Unset: in the schema's order.
+	AnyOrder      *bool `protobuf:"varint,6,opt,name=any_order,json=anyOrder,proto3,oneof" json:"any_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -910,6 +912,13 @@ func (x *Guided) GetChoice() *Choice {
 func (x *Guided) GetLenient() bool {
 	if x != nil && x.Lenient != nil {
 		return *x.Lenient
+	}
+	return false
+}
+
+func (x *Guided) GetAnyOrder() bool {
+	if x != nil && x.AnyOrder != nil {
+		return *x.AnyOrder
 	}
 	return false
 }
@@ -1985,18 +1994,21 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\x04salt\x18\x01 \x01(\tH\x00R\x04salt\x88\x01\x01\x123\n" +
 	"\x13bypass_prefix_cache\x18\x02 \x01(\bH\x01R\x11bypassPrefixCache\x88\x01\x01B\a\n" +
 	"\x05_saltB\x16\n" +
-	"\x14_bypass_prefix_cache\"\xc7\x01\n" +
+	"\x14_bypass_prefix_cache\"\xf7\x01\n" +
 	"\x06Guided\x12!\n" +
 	"\vjson_schema\x18\x01 \x01(\tH\x00R\n" +
 	"jsonSchema\x12\x16\n" +
 	"\x05regex\x18\x02 \x01(\tH\x00R\x05regex\x12\x1a\n" +
 	"\agrammar\x18\x03 \x01(\tH\x00R\agrammar\x12-\n" +
 	"\x06choice\x18\x04 \x01(\v2\x13.millrace.v1.ChoiceH\x00R\x06choice\x12\x1d\n" +
-	"\alenient\x18\x05 \x01(\bH\x01R\alenient\x88\x01\x01B\f\n" +
+	"\alenient\x18\x05 \x01(\bH\x01R\alenient\x88\x01\x01\x12 \n" +
+	"\tany_order\x18\x06 \x01(\bH\x02R\banyOrder\x88\x01\x01B\f\n" +
 	"\n" +
 	"constraintB\n" +
 	"\n" +
-	"\b_lenient\"\"\n" +
+	"\b_lenientB\f\n" +
+	"\n" +
+	"_any_order\"\"\n" +
 	"\x06Choice\x12\x18\n" +
 	"\aoptions\x18\x01 \x03(\tR\aoptions\"\x97\x01\n" +
 	"\x06Resume\x12!\n" +

@@ -64,6 +64,10 @@ var changes = map[string]func(*pb.GenerateRequest){
 		r.Stopping.IgnoreEos = nil
 		r.Guided = &pb.Guided{Lenient: ptr(true), Constraint: &pb.Guided_JsonSchema{JsonSchema: `{"unevaluatedItems":false}`}}
 	},
+	"guided.any_order": func(r *pb.GenerateRequest) {
+		r.Stopping.IgnoreEos = nil
+		r.Guided = &pb.Guided{AnyOrder: ptr(true), Constraint: &pb.Guided_JsonSchema{JsonSchema: `{"type":"object"}`}}
+	},
 	"guided.choice.options": func(r *pb.GenerateRequest) {
 		r.Stopping.IgnoreEos = nil
 		r.Guided = &pb.Guided{Constraint: &pb.Guided_Choice{Choice: &pb.Choice{Options: []string{"a"}}}}

@@ -30,7 +30,7 @@ func (c *Checker) guided(in *pb.GenerateRequest) {
 
 // sourceOf returns a request's constraint and the field that has it.
 func sourceOf(in *pb.Guided) (s guide.Source, field string) {
-	s.Lenient = in.GetLenient()
+	s.Lenient, s.AnyOrder = in.GetLenient(), in.GetAnyOrder()
 	switch c := in.GetConstraint().(type) {
 	case *pb.Guided_JsonSchema:
 		s.Kind, s.Text, field = guide.JSONSchema, c.JsonSchema, "guided.json_schema"

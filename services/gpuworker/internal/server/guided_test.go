@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/gpuworker/guide"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -143,6 +144,23 @@ func TestLenientIsReportedInStarted(t *testing.T) {
 	got := w.generate(t.Context(), t, in)
 	require.NoError(t, got.err)
 	require.Equal(t, []string{"#/format"}, got.started.GetGuidedIgnored())
+}
+
+func TestSourceOfAConstraint(t *testing.T) {
+	schema := bySchema("{}")
+	schema.Lenient, schema.AnyOrder = ptr(true), ptr(true)
+	for field, tc := range map[string]struct {
+		in   *pb.Guided
+		want guide.Source
+	}{
+		"guided.json_schema": {schema, guide.Source{Kind: guide.JSONSchema, Text: "{}", Lenient: true, AnyOrder: true}},
+		"guided.regex":       {byRegex("a"), guide.Source{Kind: guide.Regex, Text: "a"}},
+		"guided.grammar":     {&pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "g"}}, guide.Source{Kind: guide.GBNF, Text: "g"}},
+	} {
+		got, at := sourceOf(tc.in)
+		require.Equal(t, tc.want, got)
+		require.Equal(t, field, at)
+	}
 }
 
 // min_tokens forbids the end tokens, and the grammar everything else, at the end of its only text.

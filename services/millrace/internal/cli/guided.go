@@ -16,6 +16,7 @@ type guidedFlags struct {
 	regex           string
 	choice          []string
 	lenient         bool
+	anyOrder        bool
 }
 
 // constraintFlags are the names of the flags of which at most one may be given.
@@ -28,6 +29,7 @@ func (f *guidedFlags) register(fs *pflag.FlagSet) {
 		fs.StringVar(&f.grammar, "grammar", "", "the answer is derived by the rule root of the GBNF grammar in this `file`")
 		fs.StringArrayVar(&f.choice, "choice", nil, "the answer is this `text`; may be repeated, and is then one of them")
 		fs.BoolVar(&f.lenient, "lenient-schema", false, "ignore keywords of --json-schema that are not honoured; started.guidedIgnored of --json lists them")
+		fs.BoolVar(&f.anyOrder, "any-order", false, "the properties of --json-schema come in any order, and not in the schema's")
 	})
 }
 
@@ -40,14 +42,14 @@ func (f *guidedFlags) guided(fs *pflag.FlagSet) (*pb.Guided, error) {
 		}
 	}
 	switch {
-	case len(given) == 0 && f.lenient:
-		return nil, failure.Usagef("--lenient-schema needs --json-schema")
-	case len(given) == 0:
-		return nil, nil
 	case len(given) > 1:
 		return nil, failure.Usagef("give --%s or --%s, not both", given[0], given[1])
-	case f.lenient && given[0] != "json-schema":
+	case f.lenient && !fs.Changed("json-schema"):
 		return nil, failure.Usagef("--lenient-schema needs --json-schema")
+	case f.anyOrder && !fs.Changed("json-schema"):
+		return nil, failure.Usagef("--any-order needs --json-schema")
+	case len(given) == 0:
+		return nil, nil
 	}
 	out := &pb.Guided{}
 	switch given[0] {
@@ -70,6 +72,9 @@ func (f *guidedFlags) guided(fs *pflag.FlagSet) (*pb.Guided, error) {
 	}
 	if f.lenient {
 		out.Lenient = &f.lenient
+	}
+	if f.anyOrder {
+		out.AnyOrder = &f.anyOrder
 	}
 	return out, nil
 }

@@ -24,6 +24,9 @@ func TestConstraintFlags(t *testing.T) {
 		"none":    {nil, nil, ""},
 		"schema":  {[]string{"--json-schema", file}, &pb.Guided{Constraint: &pb.Guided_JsonSchema{JsonSchema: "text"}}, ""},
 		"lenient": {[]string{"--json-schema", file, "--lenient-schema"}, &pb.Guided{Constraint: &pb.Guided_JsonSchema{JsonSchema: "text"}, Lenient: &yes}, ""},
+		"any order": {
+			[]string{"--json-schema", file, "--any-order"}, &pb.Guided{Constraint: &pb.Guided_JsonSchema{JsonSchema: "text"}, AnyOrder: &yes}, "",
+		},
 		"regex":   {[]string{"--regex", "a,b"}, &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "a,b"}}, ""},
 		"grammar": {[]string{"--grammar", file}, &pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "text"}}, ""},
 		"choice": {
@@ -32,6 +35,7 @@ func TestConstraintFlags(t *testing.T) {
 		"two":              {[]string{"--regex", "a", "--choice", "c"}, nil, "--regex or --choice"},
 		"lenient alone":    {[]string{"--lenient-schema"}, nil, "needs --json-schema"},
 		"lenient regex":    {[]string{"--regex", "a", "--lenient-schema"}, nil, "needs --json-schema"},
+		"any order alone":  {[]string{"--any-order"}, nil, "needs --json-schema"},
 		"a missing file":   {[]string{"--grammar", file + "x"}, nil, "no such file"},
 		"an empty regex":   {[]string{"--regex", ""}, &pb.Guided{Constraint: &pb.Guided_Regex{}}, ""},
 		"a file of no one": {[]string{"--json-schema", ""}, nil, "no such file"},
