@@ -1,5 +1,6 @@
 // Package guide constrains generated text: it compiles a choice, a regular expression, a JSON
-// schema or a grammar, and computes which tokens may follow the tokens so far.
+// schema or a grammar (GBNF, or Lark's notation), and computes which tokens may follow the tokens
+// so far.
 //
 // A grammar is a set of rules over byte strings. A rule's body is a term: a byte, a literal, a
 // sequence, a union, a counted repetition, a call of a rule, or an automaton. The state of a text

@@ -56,6 +56,19 @@ func FuzzGBNF(f *testing.F) {
 	})
 }
 
+func FuzzLark(f *testing.F) {
+	for _, s := range []string{
+		"start: \"a\" | /[b-d]+/i x~1..2\nx: \"y\" [start] | %json {\"type\":\"null\"} -> z", "start: start \"+\" T | T // left\nT: ~\"a\" & /[a-c]{1,3}/\n%ignore \" \"",
+		"?start[lazy]: A{,3} \"\\x21\"\nA: \"0\"..\"9\"\n%import common (WS, INT)\n%import common.INT -> I",
+	} {
+		f.Add(s, []byte{1, 2, 3, 4, 5})
+	}
+	v := byteTokens()
+	f.Fuzz(func(t *testing.T, source string, picks []byte) {
+		fuzzed(t, Source{Kind: Lark, Text: source}, v, picks)
+	})
+}
+
 func FuzzJSONSchema(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"type":"object","properties":{"a":{"$ref":"#"}}}`, `{"oneOf":[{"const":1},{"type":"string","pattern":"^a|b$","maxLength":3}]}`,

@@ -13,7 +13,7 @@ type Source struct {
 	Term    *Term    // of Composed
 	// Ignored lists keywords that the caller left out of Term; Grammar.Dropped lists them too.
 	Ignored []string
-	// Lenient ignores the keywords of a JSON schema that no mask honours; Grammar.Dropped lists it.
+	// Lenient ignores the keywords of a JSON schema, also inside Lark, that no mask honours; Grammar.Dropped lists it.
 	Lenient bool
 	// AnyOrder lets the declared properties of a JSON schema's objects come in any order, where an object
 	// declares at most 256. Otherwise they come in the order of the schema.
@@ -30,6 +30,7 @@ const (
 	JSONSchema                 // the text is a JSON value that a schema accepts
 	GBNF                       // the text is derived by a grammar in GBNF
 	Composed                   // the text is one of a Term, which may contain other sources
+	Lark                       // the text is derived by a grammar in Lark's notation
 )
 
 // maxOptions bounds the texts of a choice.
@@ -79,6 +80,10 @@ func (b *builder) source(s Source, root int) (dropped []string) {
 	case GBNF:
 		if b.validText(s.Text); b.err == nil {
 			b.gbnf(s.Text, root)
+		}
+	case Lark:
+		if b.validText(s.Text); b.err == nil {
+			dropped = b.lark(s, root)
 		}
 	case Composed:
 		dropped = append(dropped, s.Ignored...)

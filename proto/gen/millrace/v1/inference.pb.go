@@ -827,10 +827,11 @@ type Guided struct {
 	//	*Guided_Regex
 	//	*Guided_Grammar
 	//	*Guided_Choice
+	//	*Guided_Lark
 	Constraint isGuided_Constraint `protobuf_oneof:"constraint"`
-	// Ignores keywords of json_schema that are not honoured, and lists them in started.guided_ignored. Unset: they are refused.
+	// Ignores keywords of json_schema, and of the schemas in lark, that are not honoured, and lists them in started.guided_ignored. Unset: they are refused.
 	Lenient *bool `protobuf:"varint,5,opt,name=lenient,proto3,oneof" json:"lenient,omitempty"`
-	// Declared properties of json_schema's objects come in any order, where an object declares at most 256. Unset: in the schema's order.
+	// Declared properties of the objects of json_schema, and of the schemas in lark, come in any order, where an object declares at most 256. Unset: in the schema's order.
 	AnyOrder      *bool `protobuf:"varint,6,opt,name=any_order,json=anyOrder,proto3,oneof" json:"any_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -909,6 +910,15 @@ func (x *Guided) GetChoice() *Choice {
 	return nil
 }
 
+func (x *Guided) GetLark() string {
+	if x != nil {
+		if x, ok := x.Constraint.(*Guided_Lark); ok {
+			return x.Lark
+		}
+	}
+	return ""
+}
+
 func (x *Guided) GetLenient() bool {
 	if x != nil && x.Lenient != nil {
 		return *x.Lenient
@@ -948,6 +958,11 @@ type Guided_Choice struct {
 	Choice *Choice `protobuf:"bytes,4,opt,name=choice,proto3,oneof"`
 }
 
+type Guided_Lark struct {
+	// A grammar in Lark's notation, whose rule `start` derives the text. At most 256 KiB. docs/guided.md lists what is honoured.
+	Lark string `protobuf:"bytes,7,opt,name=lark,proto3,oneof"`
+}
+
 func (*Guided_JsonSchema) isGuided_Constraint() {}
 
 func (*Guided_Regex) isGuided_Constraint() {}
@@ -955,6 +970,8 @@ func (*Guided_Regex) isGuided_Constraint() {}
 func (*Guided_Grammar) isGuided_Constraint() {}
 
 func (*Guided_Choice) isGuided_Constraint() {}
+
+func (*Guided_Lark) isGuided_Constraint() {}
 
 // A list of allowed texts.
 type Choice struct {
@@ -1994,13 +2011,14 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\x04salt\x18\x01 \x01(\tH\x00R\x04salt\x88\x01\x01\x123\n" +
 	"\x13bypass_prefix_cache\x18\x02 \x01(\bH\x01R\x11bypassPrefixCache\x88\x01\x01B\a\n" +
 	"\x05_saltB\x16\n" +
-	"\x14_bypass_prefix_cache\"\xf7\x01\n" +
+	"\x14_bypass_prefix_cache\"\x8d\x02\n" +
 	"\x06Guided\x12!\n" +
 	"\vjson_schema\x18\x01 \x01(\tH\x00R\n" +
 	"jsonSchema\x12\x16\n" +
 	"\x05regex\x18\x02 \x01(\tH\x00R\x05regex\x12\x1a\n" +
 	"\agrammar\x18\x03 \x01(\tH\x00R\agrammar\x12-\n" +
-	"\x06choice\x18\x04 \x01(\v2\x13.millrace.v1.ChoiceH\x00R\x06choice\x12\x1d\n" +
+	"\x06choice\x18\x04 \x01(\v2\x13.millrace.v1.ChoiceH\x00R\x06choice\x12\x14\n" +
+	"\x04lark\x18\a \x01(\tH\x00R\x04lark\x12\x1d\n" +
 	"\alenient\x18\x05 \x01(\bH\x01R\alenient\x88\x01\x01\x12 \n" +
 	"\tany_order\x18\x06 \x01(\bH\x02R\banyOrder\x88\x01\x01B\f\n" +
 	"\n" +
@@ -2220,6 +2238,7 @@ func file_millrace_v1_inference_proto_init() {
 		(*Guided_Regex)(nil),
 		(*Guided_Grammar)(nil),
 		(*Guided_Choice)(nil),
+		(*Guided_Lark)(nil),
 	}
 	file_millrace_v1_inference_proto_msgTypes[7].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[8].OneofWrappers = []any{

@@ -60,6 +60,9 @@ var changes = map[string]func(*pb.GenerateRequest){
 	"guided.grammar": func(r *pb.GenerateRequest) {
 		r.Guided, r.Stopping.IgnoreEos = &pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "a"}}, nil
 	},
+	"guided.lark": func(r *pb.GenerateRequest) {
+		r.Guided, r.Stopping.IgnoreEos = &pb.Guided{Constraint: &pb.Guided_Lark{Lark: `start: "a"`}}, nil
+	},
 	"guided.lenient": func(r *pb.GenerateRequest) {
 		r.Stopping.IgnoreEos = nil
 		r.Guided = &pb.Guided{Lenient: ptr(true), Constraint: &pb.Guided_JsonSchema{JsonSchema: `{"unevaluatedItems":false}`}}

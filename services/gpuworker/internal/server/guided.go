@@ -21,7 +21,7 @@ func (c *Checker) guided(in *pb.GenerateRequest) {
 		return
 	}
 	if in.GetGuided().GetConstraint() == nil {
-		c.Add("guided", "one of json_schema, regex, grammar and choice is required")
+		c.Add("guided", "one of json_schema, regex, grammar, lark and choice is required")
 	}
 	if in.GetStopping().GetIgnoreEos() {
 		c.Add("stopping.ignore_eos", "is set with guided, whose texts end with an end token: leave it unset")
@@ -38,6 +38,8 @@ func sourceOf(in *pb.Guided) (s guide.Source, field string) {
 		s.Kind, s.Text, field = guide.Regex, c.Regex, "guided.regex"
 	case *pb.Guided_Grammar:
 		s.Kind, s.Text, field = guide.GBNF, c.Grammar, "guided.grammar"
+	case *pb.Guided_Lark:
+		s.Kind, s.Text, field = guide.Lark, c.Lark, "guided.lark"
 	case *pb.Guided_Choice:
 		s.Kind, s.Options, field = guide.Choice, c.Choice.GetOptions(), "guided.choice.options"
 	}

@@ -46,6 +46,7 @@ func TestGuidedAnswersObey(t *testing.T) {
 		"grammar": {
 			&pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "root ::= \"(\" [a-z]+ root? \")\""}}, `^(\([a-z]+)+\)+$`,
 		},
+		"lark": {&pb.Guided{Constraint: &pb.Guided_Lark{Lark: "start: \"(\" /[a-z]+/ start? \")\""}}, `^(\([a-z]+)+\)+$`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := guided("Once upon a time", 200)
@@ -104,6 +105,10 @@ func TestGuidedRefusals(t *testing.T) {
 		path, problem string
 		change        func(*pb.GenerateRequest)
 	}{
+		"a position": {
+			guided: &pb.Guided{Constraint: &pb.Guided_Lark{Lark: "start: \"a\"\n  | <b>"}}, reason: reason.InvalidGrammar, field: "guided.lark",
+			path: "line 2, column 5", problem: "unsupported",
+		},
 		"syntax": {guided: byRegex("(a"), reason: reason.InvalidGrammar, field: "guided.regex", problem: "syntax"},
 		"a path": {
 			guided: bySchema(`{"properties":{"a":{"unevaluatedItems":false}}}`), reason: reason.InvalidGrammar, field: "guided.json_schema",
@@ -156,6 +161,7 @@ func TestSourceOfAConstraint(t *testing.T) {
 		"guided.json_schema": {schema, guide.Source{Kind: guide.JSONSchema, Text: "{}", Lenient: true, AnyOrder: true}},
 		"guided.regex":       {byRegex("a"), guide.Source{Kind: guide.Regex, Text: "a"}},
 		"guided.grammar":     {&pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "g"}}, guide.Source{Kind: guide.GBNF, Text: "g"}},
+		"guided.lark":        {&pb.Guided{Constraint: &pb.Guided_Lark{Lark: "g"}}, guide.Source{Kind: guide.Lark, Text: "g"}},
 	} {
 		got, at := sourceOf(tc.in)
 		require.Equal(t, tc.want, got)

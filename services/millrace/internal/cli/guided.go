@@ -12,21 +12,21 @@ import (
 
 // guidedFlags are the flags of a constraint.
 type guidedFlags struct {
-	schema, grammar string // files
-	regex           string
-	choice          []string
-	lenient         bool
-	anyOrder        bool
+	schema, grammar, lark string // files
+	regex                 string
+	choice                []string
+	lenient, anyOrder     bool
 }
 
 // constraintFlags are the names of the flags of which at most one may be given.
-var constraintFlags = []string{"json-schema", "regex", "grammar", "choice"}
+var constraintFlags = []string{"json-schema", "regex", "grammar", "lark", "choice"}
 
 func (f *guidedFlags) register(fs *pflag.FlagSet) {
 	group(fs, "Constraint", func() {
 		fs.StringVar(&f.schema, "json-schema", "", "the answer is a JSON value that the schema in this `file` accepts; {\"type\":\"object\"} is any object")
 		fs.StringVar(&f.regex, "regex", "", "the whole answer matches this `expression`, in RE2's syntax")
 		fs.StringVar(&f.grammar, "grammar", "", "the answer is derived by the rule root of the GBNF grammar in this `file`")
+		fs.StringVar(&f.lark, "lark", "", "the answer is derived by the rule start of the grammar in Lark's notation in this `file`")
 		fs.StringArrayVar(&f.choice, "choice", nil, "the answer is this `text`; may be repeated, and is then one of them")
 		fs.BoolVar(&f.lenient, "lenient-schema", false, "ignore keywords of --json-schema that are not honoured; started.guidedIgnored of --json lists them")
 		fs.BoolVar(&f.anyOrder, "any-order", false, "the properties of --json-schema come in any order, and not in the schema's")
@@ -63,6 +63,12 @@ func (f *guidedFlags) guided(fs *pflag.FlagSet) (*pb.Guided, error) {
 			return nil, err
 		}
 		out.Constraint = &pb.Guided_Grammar{Grammar: text}
+	case "lark":
+		text, err := readConstraint(f.lark)
+		if err != nil {
+			return nil, err
+		}
+		out.Constraint = &pb.Guided_Lark{Lark: text}
 	default:
 		text, err := readConstraint(f.schema)
 		if err != nil {

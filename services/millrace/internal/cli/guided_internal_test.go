@@ -29,6 +29,7 @@ func TestConstraintFlags(t *testing.T) {
 		},
 		"regex":   {[]string{"--regex", "a,b"}, &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "a,b"}}, ""},
 		"grammar": {[]string{"--grammar", file}, &pb.Guided{Constraint: &pb.Guided_Grammar{Grammar: "text"}}, ""},
+		"lark":    {[]string{"--lark", file}, &pb.Guided{Constraint: &pb.Guided_Lark{Lark: "text"}}, ""},
 		"choice": {
 			[]string{"--choice", "a,b", "--choice", "c"}, &pb.Guided{Constraint: &pb.Guided_Choice{Choice: &pb.Choice{Options: []string{"a,b", "c"}}}}, "",
 		},
