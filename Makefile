@@ -180,6 +180,7 @@ tidy-check: ## Fail if go mod tidy would change a go.mod or go.sum
 	(cd tools/release && GOFLAGS= $(GO) mod tidy -diff)
 	(cd tools/helm && GOFLAGS= $(GO) mod tidy -diff)
 	(cd services/gateway/sdktest && GOFLAGS= $(GO) mod tidy -diff)
+	(cd gpuworker/guide/testdata/suite && GOFLAGS= $(GO) mod tidy -diff)
 
 .PHONY: fmt-check
 fmt-check: ## Fail if gofmt would change a file
