@@ -30,9 +30,10 @@ type plan struct {
 type part struct {
 	seq     *sequence
 	count   int
-	decodes bool // the run is the next token of a decoding sequence
+	decodes bool // the run is of a decoding sequence: its last token and those that are forced behind it
 	sampled bool // it has the next sample row
 	held    bool // its sample is dropped, see maskRow
+	forced  int  // tokens that replace its sample, see force
 	scored  int  // number of its score rows
 	pooled  int  // number of its hidden rows
 }
@@ -135,7 +136,7 @@ func (p *plan) add(s *sequence, n int) {
 	}
 	f.tokens += len(run)
 	if part.decodes {
-		f.decode++
+		f.decode += len(run)
 	}
 	f.parts = append(f.parts, part)
 }

@@ -33,7 +33,9 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration,
 			row := samples[0]
 			row.Candidates = slices.Clone(row.Candidates)
 			sample, samples = &row, samples[1:]
-			s.sampling--
+			if p.forced == 0 {
+				s.sampling--
+			}
 		}
 		if p.held {
 			p.release()
@@ -47,7 +49,7 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration,
 			}
 			l.cancel(s)
 		default:
-			l.apply(s, rows, hiddenRows{states, p.pooled}, sample, now)
+			l.apply(s, rows, hiddenRows{states, p.pooled}, sample, p.forced, now)
 		}
 		l.departIfDone(s)
 	}
@@ -59,9 +61,13 @@ type hiddenRows struct {
 	count   int
 }
 
-// apply processes the results of one sequence's part of a step.
-func (l *Loop) apply(s *sequence, scores []engine.RowResult, hidden hiddenRows, sample *engine.RowResult, now time.Time) {
+// apply processes the results of one sequence's part of a step. If forced is above 0, the sample is dropped for
+// as many forced tokens.
+func (l *Loop) apply(s *sequence, scores []engine.RowResult, hidden hiddenRows, sample *engine.RowResult, forced int, now time.Time) {
 	err := s.rowError(scores, sample)
+	if forced > 0 && errors.Is(err, ErrNoToken) {
+		err = nil // it sampled under a mask of ones
+	}
 	if err == nil {
 		err = s.pool.add(hidden.numbers, hidden.count)
 	}
@@ -81,7 +87,7 @@ func (l *Loop) apply(s *sequence, scores []engine.RowResult, hidden hiddenRows, 
 	l.charge(s)
 	l.publish(s)
 	l.sharePrompt(s)
-	if l.advance(s, scores, sample, now) {
+	if l.advance(s, scores, sample, forced, now) {
 		l.retire(s)
 	}
 }
@@ -107,7 +113,7 @@ func (s *sequence) rowError(scores []engine.RowResult, sample *engine.RowResult)
 
 // advance sends new scores, progress and tokens to the stream and reports whether the sequence
 // ended.
-func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.RowResult, now time.Time) bool {
+func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.RowResult, forced int, now time.Time) bool {
 	if len(s.request.Choices) > 0 {
 		for i := range scores {
 			s.choices = append(s.choices, scores[i].Logprob)
@@ -130,6 +136,9 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 			return true
 		}
 		return false
+	}
+	if forced > 0 {
+		return l.sendForced(s, sample, forced, now)
 	}
 	l.sampled(s, now)
 	s.push(sample.Token)

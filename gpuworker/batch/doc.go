@@ -38,6 +38,8 @@
 //     preempts for a tenant that has no slot.
 //  4. compose builds the engine.Step and flight submits it. If the engine refuses a step, refusal
 //     splits it until it finds the one sequence to blame and ends only that sequence.
+//     The masks of sequences under a grammar follow a step (masks). Tokens that a grammar forces
+//     are appended without sampling, several in a step (forced).
 //  5. flight waits for the oldest step if two are in flight or nothing can be planned, and
 //     deliver passes its results to the streams.
 //

@@ -65,6 +65,7 @@ func (l *Loop) submit() error {
 		s.submitted += p.count
 		if p.sampled {
 			s.sampling++
+			s.forced = 0
 		}
 	}
 	return nil

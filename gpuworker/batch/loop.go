@@ -53,7 +53,8 @@ type Config struct {
 	// starts. 0 = unknown.
 	LongestStep time.Duration
 
-	masks *maskLimits // nil = usualMasks
+	masks        *maskLimits // nil = usualMasks
+	sampleForced bool        // tests compare with forced tokens that are sampled
 }
 
 // Loop runs the sequences of one model. Submit, Stats, Prefixes, Refuse and Idle may be called from

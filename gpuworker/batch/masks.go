@@ -86,7 +86,7 @@ func (s *sequence) maskJob() *maskJob {
 // awaitsMask reports whether the sequence must not be planned before it has a mask.
 func (s *sequence) awaitsMask() bool {
 	m := &s.masking
-	return m.held || m.slow > 0 && s.sampling > 0 || m.job != nil && !m.job.done.Load()
+	return m.held || m.slow > 0 && s.sampling > 0 || m.job != nil && m.job.pooled && !m.job.done.Load()
 }
 
 // prepareMask begins the mask of a slow sequence that got a token.
@@ -107,9 +107,10 @@ func (l *Loop) sendMasks() error {
 	f.guided = 0
 	l.makeMasks(f)
 	l.maskRows = l.maskRows[:0]
+	steps := forcedSteps
 	for i := range f.parts {
 		if p := &f.parts[i]; p.sampled && !p.seq.guide.Free() {
-			l.maskRows = append(l.maskRows, l.maskRow(p))
+			l.maskRows = append(l.maskRows, l.maskRow(p, &steps))
 		}
 	}
 	if err := l.masker.Masks(l.maskRows); err != nil {
@@ -139,8 +140,9 @@ func (l *Loop) makeMasks(f *flight) {
 	l.maskJobs = left[:0]
 }
 
-// maskRow returns the mask of a part, or ones if its sample is dropped.
-func (l *Loop) maskRow(p *part) []uint32 {
+// maskRow returns the mask of a part, or ones if its sample is dropped. steps are those that chains of forced
+// tokens may make.
+func (l *Loop) maskRow(p *part, steps *int) []uint32 {
 	s := p.seq
 	m := &s.masking
 	if s.ended || s.stream.cancelled.Load() {
@@ -156,14 +158,17 @@ func (l *Loop) maskRow(p *part) []uint32 {
 		l.retire(s)
 		return l.ones(s.guide.Words())
 	}
-	steps := m.job.walk.Steps()
 	switch {
-	case m.slow > 0 && steps > cheapSteps:
+	case m.slow > 0 && m.job.walk.Steps() > cheapSteps:
 		m.slow = slowMasks
 	case m.slow > 0:
 		m.slow--
 	}
-	s.guide, s.unfollowed, m.job, m.spent = state, s.unfollowed[:0], nil, m.spent/2+steps
+	id, only := m.job.walk.Only()
+	s.followed(state)
+	if l.force(p, id, only, steps) {
+		return l.ones(s.guide.Words())
+	}
 	return m.mask
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/guide"
 )
 
 // story is one random run of a loop: its sizes, its requests and its failures. The oracle of every
@@ -54,7 +55,7 @@ func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"preempted", "swapped", "cached", "cancelled", "refused", "without host memory", "resumed", "several", "previous",
+		"preempted", "swapped", "cached", "cancelled", "refused", "without host memory", "resumed", "several", "previous", "forced",
 	} {
 		require.Positive(t, saw.counts[what], "no story had it: %s of %v", what, saw.counts)
 	}
@@ -63,10 +64,10 @@ func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 func runStory(t *testing.T, seed uint64, saw *tally) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 5))
-	host := []int{0, 5, 100}[rng.IntN(3)]
+	host, masks := []int{0, 5, 100}[rng.IntN(3)], []*maskLimits{nil, nil, {}}[rng.IntN(3)]
 	y := &story{t: t, rng: rng, saw: saw, cfg: Config{
 		Context: 300, Chunk: []int{0, 1, 7, 64}[rng.IntN(4)], YieldAfter: time.Duration(1+rng.IntN(20)) * time.Millisecond,
-		Grain: []int{0, 16, 64}[rng.IntN(3)], StallLimit: time.Hour, OneClass: rng.IntN(2) == 0, BlockBytes: uint64(rng.IntN(2) * 1 << 20),
+		Grain: []int{0, 16, 64}[rng.IntN(3)], StallLimit: time.Hour, OneClass: rng.IntN(2) == 0, BlockBytes: uint64(rng.IntN(2) * 1 << 20), masks: masks,
 		Runner: engine.RunnerConfig{KVBlocks: 19 + rng.IntN(30), MaxSequences: 1 + rng.IntN(6), HostBlocks: host},
 	}}
 	moods := rand.New(rand.NewPCG(seed, 6))
@@ -145,7 +146,9 @@ func (y *story) request(trunks [][]int32) Request {
 	for i := range n {
 		r.Continuations = append(r.Continuations, Continuation{OutputIndex: int32(i)})
 	}
-	if r.MaxTokens > 3 && rng.IntN(2) == 0 {
+	if rng.IntN(3) == 0 {
+		y.constrain(&r)
+	} else if r.MaxTokens > 3 && rng.IntN(2) == 0 {
 		r.StopIDs = []int32{wantOf(r, rng.IntN(n))[rng.IntN(r.MaxTokens)]}
 	}
 	if rng.IntN(3) == 0 {
@@ -153,6 +156,13 @@ func (y *story) request(trunks [][]int32) Request {
 			whole := y.whole(r, i)
 			if k := rng.IntN(len(whole) + 1); k < len(whole) {
 				r.Continuations[i].Resumed = whole[:k]
+				for _, id := range whole[:k] {
+					if c := &r.Continuations[i]; !c.Guide.Free() {
+						var err error
+						c.Guide, err = c.Guide.Advance(id)
+						require.NoError(y.t, err)
+					}
+				}
 				y.saw.add("resumed", 1)
 			}
 		}
@@ -160,8 +170,22 @@ func (y *story) request(trunks [][]int32) Request {
 	return r
 }
 
+// constrain gives a request a grammar, most of which have chains of forced tokens.
+func (y *story) constrain(r *Request) {
+	sources := []string{oddNumbers, `([0-9]{2} (101 202 303 ){3}){1,40}`, `(500 ){90}`, `(11 22 33 44 55 ){0,9}66 77 88 `, `([1-9][0-9] 100 |200 300 ){30}`}
+	g, err := guide.Compile(guide.Source{Kind: guide.Regex, Text: sources[y.rng.IntN(len(sources))]}, fakeWords())
+	require.NoError(y.t, err)
+	r.StopIDs = []int32{0}
+	for i := range r.Continuations {
+		r.Continuations[i].Guide = g.Start(r.StopIDs)
+	}
+}
+
 // whole is all that continuation i generates, including its stop.
 func (y *story) whole(r Request, i int) []int32 {
+	if c := r.Continuations[i]; !c.Guide.Free() {
+		return append(slices.Clone(c.Resumed), wantGuided(y.t, r, i)...)
+	}
 	whole := wantOf(r, i)
 	if at := slices.IndexFunc(whole, func(id int32) bool { return slices.Contains(r.StopIDs, id) }); at >= 0 {
 		whole = whole[:at+1]
@@ -199,7 +223,7 @@ func (y *story) read(s *Stream, r Request, i int, rng *rand.Rand) {
 			}
 			scores += len(e.Scored)
 		}
-		require.LessOrEqual(t, len(events), bufferLimit+2*depth+1)
+		require.LessOrEqual(t, len(events), bufferLimit+maxForced+2*depth+1)
 		if len(tokens) > until {
 			s.Cancel()
 			require.Equal(t, expected[:len(tokens)], tokens)
@@ -281,4 +305,5 @@ func (y *story) end() {
 	y.saw.add("cancelled", int(stats.Cancelled))
 	y.saw.add("refused", int(stats.RefusedSteps))
 	y.saw.add("previous", y.fake.previous)
+	y.saw.add("forced", int(stats.ForcedTokens))
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// choose plans the tokens of the next step: one for every decoding sequence, then prefill chunks in
-// the order of prefillOrder. Prompts may be held back by the coalescer or by the tenant guard. It
+// choose plans the tokens of the next step: one for every decoding sequence, with the tokens that are
+// forced behind it, then prefill chunks in the order of prefillOrder. Prompts may be held back by the coalescer or by the tenant guard. It
 // returns false if there is nothing to compute.
 //
 // choose allocates blocks, and preempts sequences if blocks run out. A block that is allocated for
@@ -18,10 +18,18 @@ func (l *Loop) choose(now time.Time) bool {
 	l.short = false
 	tokens := 0
 	// reserve may preempt, which changes l.running: iterate over a copy.
-	for _, s := range slices.Clone(l.running) {
-		if l.plannable(s) && s.decoding() && tokens < l.cfg.Runner.MaxBatchedTokens && l.reserve(s, 1) {
-			p.schedule(s, 1)
-			tokens++
+	running, forced := slices.Clone(l.running), l.mixed.tokens
+	for i, s := range running {
+		if !l.plannable(s) || !s.decoding() || tokens >= l.cfg.Runner.MaxBatchedTokens {
+			continue
+		}
+		// Each sequence behind it has room for a token. Forced tokens lengthen the step as prefill does.
+		room := l.cfg.Runner.MaxBatchedTokens - tokens - (len(running) - i - 1)
+		n := max(1, min(s.length()-s.submitted, 1+forced, room))
+		if l.reserve(s, n) {
+			p.schedule(s, n)
+			tokens += n
+			forced -= n - 1
 		}
 	}
 	prompts := l.prefillOrder()
@@ -61,7 +69,7 @@ func (l *Loop) choose(now time.Time) bool {
 // plannable reports whether s may be part of the step: it has a slot and uncomputed tokens, and its
 // reader's buffer has room.
 func (l *Loop) plannable(s *sequence) bool {
-	if s.slot < 0 || s.preempted || s.ended || s.exhausted() || s.awaitsMask() {
+	if s.slot < 0 || s.preempted || s.ended || s.complete || s.exhausted() || s.awaitsMask() {
 		return false
 	}
 	s.paused = s.full()

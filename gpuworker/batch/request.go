@@ -48,6 +48,9 @@ type Request struct {
 	// MaxTokens ends a continuation; its resumed tokens count. 0 computes the prompt only. Context
 	// and KV cache cap it.
 	MaxTokens int
+	// Logprobs states that the caller reads the logprob and rank of each token. Without it, tokens that a grammar
+	// forces may have none.
+	Logprobs bool
 	// StopIDs end a continuation when sampled.
 	StopIDs []int32
 	// PromptTopN >= 0 scores every prompt token but the first, with this many candidates, on the

@@ -23,7 +23,7 @@ type sequence struct {
 	stream       *Stream
 	promptLength int
 
-	tokens       []int32 // known ids: prompt, resumed, sampled
+	tokens       []int32 // known ids: prompt, resumed, sampled, forced
 	cacheIDs     []int32 // tokens as the prefix cache compares them, see ids; nil: the same
 	sampling     int     // tokens after these that steps in flight sample; their ids are unknown
 	submitted    int     // positions in submitted steps
@@ -37,6 +37,9 @@ type sequence struct {
 	guide      guide.State // after all of tokens but unfollowed; the zero value: no grammar
 	unfollowed []int32
 	masking    masking
+	forced     int  // tokens that are forced behind the next one to compute; 0: none
+	unsent     int  // of tokens, the last ones, which a step in flight delivers
+	complete   bool // the last of tokens ends it, and is not delivered yet
 
 	slot       int32 // -1: none
 	generation uint32
@@ -124,9 +127,10 @@ func (s *sequence) exhausted() bool {
 	return s.submitted >= s.promptLength && s.length()-s.promptLength >= s.request.MaxTokens
 }
 
-// decoding reports whether the last sampled token is all that is left to compute.
+// decoding reports whether the last sampled token, and those that are forced behind it, are all that is left to
+// compute.
 func (s *sequence) decoding() bool {
-	return s.submitted >= s.promptLength && s.submitted == s.length()-1
+	return s.submitted >= s.promptLength && s.submitted < s.length() && s.submitted+1+s.forced >= s.length()
 }
 
 // previousSample is the run of a sequence whose last sample is still in flight.
@@ -176,7 +180,7 @@ func (s *sequence) reusable() int {
 
 // rewind resets the sequence to uncomputed. Its tokens stay. No step in flight may contain it.
 func (s *sequence) rewind() {
-	s.submitted, s.computed, s.table, s.slot, s.preempted = 0, 0, nil, -1, false
+	s.submitted, s.computed, s.forced, s.table, s.slot, s.preempted = 0, 0, 0, nil, -1, false
 }
 
 func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
@@ -197,8 +201,8 @@ func (s *sequence) emit(e Event, now time.Time) {
 }
 
 // full reports whether its reader must catch up. Samples in flight count, so a stream never holds
-// more of them than its limit. Scores, progress and the end may exceed the limit.
-func (s *sequence) full() bool { return s.stream.full(s.sampling) }
+// more of them than its limit. Forced tokens, scores, progress and the end may exceed the limit.
+func (s *sequence) full() bool { return s.stream.full(s.sampling + s.unsent) }
 
 // class is its priority and tenant in the queue.
 func (s *sequence) class() fairqueue.Flow {

@@ -26,6 +26,7 @@ type Stats struct {
 	FreeHostBlocks   int // in host memory
 	TotalHostBlocks  int
 	GeneratedTokens  uint64
+	ForcedTokens     uint64 // of these, those that a grammar forced: they were not sampled
 	PrefilledTokens  uint64
 	Cancelled        uint64 // sequences
 	Preempted        uint64 // preemptions
@@ -38,12 +39,12 @@ type Stats struct {
 }
 
 type counters struct {
-	steps, generated, prefilled, cancelled, preempted, swapped, afterCancel, refused atomic.Uint64
-	lookups, hits, cachedTokens                                                      atomic.Uint64
-	running, waiting, waitingPrefill, paused, stalled, heldBack                      atomic.Int64
-	heldBackTime                                                                     atomic.Int64 // ns
-	stepStart, stepEnd, oldest                                                       atomic.Int64 // ns since created; 0 = none
-	longest                                                                          atomic.Int64 // ns; decaying maximum
+	steps, generated, prefilled, cancelled, preempted, swapped, afterCancel, refused, forced atomic.Uint64
+	lookups, hits, cachedTokens                                                              atomic.Uint64
+	running, waiting, waitingPrefill, paused, stalled, heldBack                              atomic.Int64
+	heldBackTime                                                                             atomic.Int64 // ns
+	stepStart, stepEnd, oldest                                                               atomic.Int64 // ns since created; 0 = none
+	longest                                                                                  atomic.Int64 // ns; decaying maximum
 }
 
 // minStepBound is the least time after which a step counts as hung: well above any step that the
@@ -59,7 +60,7 @@ func (l *Loop) Stats() Stats {
 		Steps: c.steps.Load(), Running: running, Waiting: waiting,
 		WaitingPrefillTokens: c.waitingPrefill.Load(), FreeBlocks: l.cache.Free(), TotalBlocks: l.cache.Total(),
 		CachedBlocks: l.cache.Cached(), FreeHostBlocks: l.cache.FreeHost(), TotalHostBlocks: l.cfg.Runner.HostBlocks,
-		GeneratedTokens: c.generated.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
+		GeneratedTokens: c.generated.Load(), ForcedTokens: c.forced.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
 		Preempted: c.preempted.Load(), RefusedSteps: c.refused.Load(),
 		Swapped: c.swapped.Load(), Paused: int(c.paused.Load()), Stalled: int(c.stalled.Load()), PrefixLookups: c.lookups.Load(), PrefixHits: c.hits.Load(),
 		HeldBack: int(c.heldBack.Load()), HeldBackTime: time.Duration(c.heldBackTime.Load()),

@@ -58,7 +58,7 @@ func (l *Loop) account(f *flight, took time.Duration) {
 	for _, p := range f.parts {
 		w := g.perTenant[p.seq.request.Tenant]
 		if p.decodes {
-			w.rows++
+			w.rows += p.count
 		} else {
 			w.prompt += p.count
 		}

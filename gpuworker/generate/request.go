@@ -32,7 +32,10 @@ type Request struct {
 	CallID func(promptDigest string, seed uint64, output, call int) string
 	// Grammar constrains every continuation; nil: any text. Where a text may end, those of StopIDs
 	// that are no text end it.
-	Grammar    *guide.Grammar
+	Grammar *guide.Grammar
+	// Logprobs states that the sink reads the logprob and rank of each token. Without it, tokens that the grammar forces
+	// may have none.
+	Logprobs   bool
 	PromptTopN int // candidates of a scored prompt token; -1 or resumed: not scored
 	Progress   bool
 	Schedule   Schedule
@@ -66,7 +69,7 @@ func (r Request) answered() bool {
 func (r Request) batch(live []*continuation) batch.Request {
 	b := batch.Request{
 		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
-		PromptTopN: r.PromptTopN, Progress: r.Progress, Resumed: r.answered(),
+		Logprobs: r.Logprobs, PromptTopN: r.PromptTopN, Progress: r.Progress, Resumed: r.answered(),
 		Priority: r.Schedule.Priority, Tenant: r.Schedule.Tenant, Salt: r.Schedule.Salt, Bypass: r.Schedule.Bypass,
 		Keys: r.Schedule.Keys, ID: r.ID,
 	}

@@ -1,6 +1,9 @@
 package guide
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // maxMaskWork bounds the terms that the derivatives of one mask visit: for each distinct pair of a
 // state of the walk and a class of bytes that is tried there, the terms of the state, whether or not
@@ -71,6 +74,23 @@ func (w *Walk) TryRun(steps int) bool {
 // Result returns the state behind the ids, and why it has no mask: ErrNotAllowed, ErrStuck or ErrWork. The
 // walk must be done.
 func (w *Walk) Result() (State, error) { return w.state, w.err }
+
+// Only returns the token of a mask that allows no other, and false for any other mask. The walk must be done.
+func (w *Walk) Only() (id int32, ok bool) {
+	if w.err != nil {
+		return 0, false
+	}
+	for i, word := range w.mask {
+		switch {
+		case word == 0:
+		case ok || word&(word-1) != 0:
+			return 0, false
+		default:
+			id, ok = int32(32*i+bits.TrailingZeros32(word)), true
+		}
+	}
+	return id, ok
+}
 
 // Steps returns how many steps the walk has made.
 func (w *Walk) Steps() int { return w.steps }

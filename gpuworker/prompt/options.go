@@ -33,7 +33,8 @@ type Options struct {
 	// Size and content of the answer.
 	Sequences  int
 	Candidates int32
-	PromptTopN int // candidates of each scored prompt token; -1: the prompt is not scored
+	Logprobs   bool // the logprob and rank of each token are wanted
+	PromptTopN int  // candidates of each scored prompt token; -1: the prompt is not scored
 	NoText     bool
 	Progress   bool
 	Parts      func() *tools.Parser // nil: the answer has no parts

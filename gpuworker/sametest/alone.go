@@ -95,7 +95,7 @@ func (a *answer) take(of *ask, samples []engine.RowResult) (end string) {
 	case row.Status == engine.RowEmpty:
 		return endEmpty
 	default:
-		a.rows = append(a.rows, row)
+		a.rows = append(a.rows, of.read(row))
 		if slices.Contains(of.stops, row.Token) {
 			return stopEnd(row.Token)
 		}
@@ -104,6 +104,14 @@ func (a *answer) take(of *ask, samples []engine.RowResult) (end string) {
 		}
 		return ""
 	}
+}
+
+// read is the part of a row that the reader of an ask compares: forced tokens have no logprobs unless it reads them.
+func (a *ask) read(row engine.RowResult) engine.RowResult {
+	if a.expression == "" || a.logprobs || a.params.TopN > 0 {
+		return row
+	}
+	return engine.RowResult{Status: row.Status, Slot: row.Slot, Position: row.Position, Token: row.Token}
 }
 
 func stopEnd(id int32) string { return fmt.Sprint(endStop, " ", id) }

@@ -9,7 +9,7 @@ import (
 
 // answer is what an ask gave, candidates copied.
 type answer struct {
-	rows   []engine.RowResult // of generated tokens
+	rows   []engine.RowResult // of generated tokens; those that may be forced have no logprobs
 	scores []engine.RowResult // of prompt tokens, from the second on
 	end    string             // why it ended
 }

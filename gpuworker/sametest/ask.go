@@ -16,7 +16,8 @@ type ask struct {
 	stops  []int32
 	// expression is the grammar of the answer; empty: none
 	expression string
-	topN       int // >= 0 scores the prompt with this many candidates; -1 does not
+	logprobs   bool // its reader compares the logprobs of tokens
+	topN       int  // >= 0 scores the prompt with this many candidates; -1 does not
 }
 
 // key distinguishes asks. On a device of one class both classes are one ask: they have one answer.
@@ -25,7 +26,7 @@ func (a *ask) key(oneClass bool) string {
 	if oneClass {
 		class = engine.Prefill
 	}
-	return fmt.Sprint(a.model, class, a.tokens, a.topN, a.stops, a.params, a.expression, a.prompt)
+	return fmt.Sprint(a.model, class, a.tokens, a.topN, a.stops, a.params, a.expression, a.logprobs, a.prompt)
 }
 
 // continuation is the same ask for another of its answers. Only the first has its prompt scored.

@@ -250,6 +250,7 @@ func (d *drawer) rows() error {
 		a := drawAsk(d.s.model, (first+i)%entries, size{3, 4})
 		a.tokens, a.stops, a.topN, a.params.Allowed, a.params.BiasIDs, a.params.BiasValues = 3+i%2, nil, -1, nil, nil, nil
 		a.params.MinTokens, a.params.Suppressed = 0, nil
+		a.logprobs = true // a forced token would leave the step a row short
 		d.add(newActor("row", a, 1))
 	}
 	return nil

@@ -58,6 +58,7 @@ func drawAsk(model, entry int, most size) ask {
 	}
 	if d.in(4) {
 		a.expression = expressions[d.IntN(len(expressions))]
+		a.logprobs = d.in(3)
 	}
 	return a
 }

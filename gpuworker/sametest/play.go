@@ -43,6 +43,7 @@ func play(s *scenario, runner engine.Runner, counts *Counts) ([][]answer, error)
 		return nil, fmt.Errorf("%w; the loop's figures: %+v", err, stats)
 	}
 	counts.Add(SawPreempted, stats.Preempted)
+	counts.Add(SawForced, stats.ForcedTokens)
 	counts.Add(SawCancelled, stats.Cancelled)
 	return got, nil
 }
@@ -170,7 +171,7 @@ func (e *stage) act(ctx context.Context, i int, a *actor, come func()) (err erro
 	var readers sync.WaitGroup
 	for j, stream := range streams {
 		readers.Go(func() {
-			r := reader{pulse: e.pulse, actor: a, stream: stream, all: streams}
+			r := reader{pulse: e.pulse, actor: a, ask: &a.asks[j], stream: stream, all: streams}
 			errs[j] = r.read(ctx)
 			e.got[i][j] = r.got
 		})
@@ -183,6 +184,7 @@ func (e *stage) act(ctx context.Context, i int, a *actor, come func()) (err erro
 type reader struct {
 	pulse  *pulse
 	actor  *actor
+	ask    *ask
 	stream *batch.Stream
 	all    []*batch.Stream // of the actor, which cancels them together
 	events int
@@ -232,7 +234,7 @@ func (r *reader) take(e batch.Event) {
 	case e.Token != nil:
 		row := *e.Token
 		row.Candidates = slices.Clone(row.Candidates)
-		r.got.rows = append(r.got.rows, row)
+		r.got.rows = append(r.got.rows, r.ask.read(row))
 	case e.Done != nil && e.Done.Reason == batch.Stop:
 		r.got.end = stopEnd(e.Done.StopID)
 	case e.Done != nil:

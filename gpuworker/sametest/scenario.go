@@ -34,7 +34,7 @@ const none = -1
 // newActor returns a reader that starts at once and reads to the end.
 func newActor(role string, a ask, continuations int) actor {
 	out := actor{role: role, follows: none, cancel: none, rest: none, request: batch.Request{
-		Prompt: a.prompt, Class: a.class, Params: a.params, MaxTokens: a.tokens, StopIDs: a.stops, PromptTopN: a.topN,
+		Prompt: a.prompt, Class: a.class, Params: a.params, MaxTokens: a.tokens, StopIDs: a.stops, PromptTopN: a.topN, Logprobs: a.logprobs,
 	}}
 	for i := range continuations {
 		out.asks = append(out.asks, a.continuation(int32(i)))

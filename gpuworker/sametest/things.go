@@ -19,6 +19,7 @@ const (
 	SawBlockCopy   = "blocks copied on the device"
 	SawMasks       = "masks that followed their step"
 	SawReplay      = "runs of generated tokens computed together"
+	SawForced      = "tokens that a grammar forced"
 )
 
 // Events of the loop.
@@ -77,7 +78,7 @@ func SawRows(n int) string { return fmt.Sprintf("steps of %3d decoding rows", n)
 // many decoding rows as a bucket holds and its neighbours.
 func Everywhere() []string {
 	things := []string{
-		SawSteps, SawTwoInFlight, SawPrevious, SawChunks, SawMixed, SawReplay, SawHistory, SawBlockOut, SawBlockIn, SawBlockCopy,
+		SawSteps, SawTwoInFlight, SawPrevious, SawChunks, SawMixed, SawReplay, SawForced, SawHistory, SawBlockOut, SawBlockIn, SawBlockCopy,
 		SawPreempted, SawRecomputed, SawSwapped, SawCached, SawCancelled, SawFreed, SawCompared, SawTokens, SawScores, SawCut,
 		SawContinuations, SawGreedy, SawDrawn, SawTopK, SawTopP, SawMinP, SawTypical, SawRepetition, SawPresence, SawFrequency,
 		SawMasks, SawGuided, SawWindow, SawBias, SawAllowed, SawMinTokens, SawCandidates, SawStop, SawNoToken, SawSalt, SawBypass, SawPriority, SawTenant,

@@ -167,7 +167,7 @@ func TestReadings(t *testing.T) {
 	m.Steps = batch.Stats{
 		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
 		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, Paused: 2,
-		QueueAge: 7 * time.Second, PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, PrefilledTokens: 9,
+		QueueAge: 7 * time.Second, PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, ForcedTokens: 3, PrefilledTokens: 9,
 		Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13, HeldBack: 14, HeldBackTime: 1500 * time.Millisecond,
 	}
 	gone := serving("gone")
@@ -201,7 +201,7 @@ func TestReadings(t *testing.T) {
 		"millrace_vectors_codebooks state=failed": 17, "millrace_vectors_codebook_device_bytes": 18,
 		"millrace_vectors_damaged_codebooks_total": 19, "millrace_vectors_refused_frees": 21,
 		"millrace_running_sequences model=m": 3, "millrace_waiting_sequences model=m": 4, "millrace_waiting_prompt_tokens model=m": 5,
-		"millrace_max_sequences model=m": 256, "millrace_prompt_tokens_total model=m": 9, "millrace_generated_tokens_total model=m": 8,
+		"millrace_max_sequences model=m": 256, "millrace_prompt_tokens_total model=m": 9, "millrace_generated_tokens_total model=m": 8, "millrace_forced_tokens_total model=m": 3,
 		"millrace_cancelled_sequences_total model=m": 10, "millrace_steps_after_cancel_total model=m": 13,
 		"millrace_steps_total model=m": 11, "millrace_refused_steps_total model=m": 12,
 		"millrace_running_step_age_seconds model=m": .001, "millrace_step_bound_seconds model=m": 2,

@@ -41,6 +41,8 @@ var modelReadings = []monitor.Reading[model.Status]{
 		Read: func(m model.Status) float64 { return float64(m.Steps.CachedTokens) }},
 	{Name: "millrace_generated_tokens_total", Kind: monitor.Counter, Help: "Tokens generated.",
 		Read: func(m model.Status) float64 { return float64(m.Steps.GeneratedTokens) }},
+	{Name: "millrace_forced_tokens_total", Kind: monitor.Counter, Help: "Generated tokens that a grammar forced: they were not sampled.",
+		Read: func(m model.Status) float64 { return float64(m.Steps.ForcedTokens) }},
 	{Name: "millrace_cancelled_sequences_total", Kind: monitor.Counter, Help: "Sequences whose callers cancelled them or disconnected.",
 		Read: func(m model.Status) float64 { return float64(m.Steps.Cancelled) }},
 	{Name: "millrace_steps_after_cancel_total", Kind: monitor.Counter,

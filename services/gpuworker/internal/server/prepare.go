@@ -138,6 +138,7 @@ func optionsOf(in *pb.GenerateRequest, defaults *model.Sampling) prompt.Options 
 	if r := in.GetResponse(); r != nil {
 		o.PromptTopN = int(orDefault(r.PromptLogprobs, int32(o.PromptTopN)))
 		o.Candidates, o.NoText, o.Progress = r.GetOutputCandidates(), r.GetTokenIdsOnly(), r.GetProgress()
+		o.Logprobs = r.GetOutputLogprobs()
 	}
 	if in.GetPromptClass() == pb.KernelClass_KERNEL_CLASS_DECODE {
 		o.Class = engine.Decode
