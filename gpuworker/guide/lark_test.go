@@ -65,6 +65,8 @@ func TestLarkRefusals(t *testing.T) {
 		"an open string":          {"start: \"x", ErrSyntax, "line 1, column 8"},
 		"an open group":           {"start: (\"x\" \"y\"\n", ErrSyntax, "line 1, column 8"},
 		"an open expression":      {"start: /x\\/", ErrSyntax, "line 1, column 8"},
+		"a string's end":          {"start: \"x\\", ErrSyntax, "line 1, column 8"},
+		"an expression's end":     {"start: /x\\", ErrSyntax, "line 1, column 8"},
 		"an unknown escape":       {`start: "\q"`, ErrSyntax, "line 1, column 8"},
 		"a bad expression":        {"start: \"a\" /(/", ErrSyntax, "line 1, column 12"},
 		"lookahead":               {"start: /(?=a)b/", ErrUnsupported, "line 1, column 8"},

@@ -105,7 +105,7 @@ func (p *larkParser) quotedString() string {
 			p.at++
 		}
 	}
-	if p.at >= len(p.in) || p.in[p.at] != '"' {
+	if p.at = min(p.at, len(p.in)); p.at == len(p.in) || p.in[p.at] != '"' {
 		p.problem(ErrSyntax, at, "a string is not closed on its line")
 		return ""
 	}
@@ -133,7 +133,7 @@ func (p *larkParser) regex() *larkExpr {
 			p.at++
 		}
 	}
-	if p.at >= len(p.in) || p.in[p.at] != '/' {
+	if p.at = min(p.at, len(p.in)); p.at == len(p.in) || p.in[p.at] != '/' {
 		p.problem(ErrSyntax, e.at, "an expression is not closed on its line")
 		return e
 	}
