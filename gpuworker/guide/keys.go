@@ -153,13 +153,14 @@ func (o *object) roomBeside(p place, i int) bool {
 
 // after returns the place behind a property; i is len(names) for one that is not declared.
 func (o *object) after(p place, i int32) place {
-	if o.anyOrder && int(i) < len(o.names) {
+	switch declared := int(i) < len(o.names); {
+	case o.anyOrder && declared:
 		p.used = p.used.with(int(i))
-	} else if o.anyOrder {
+	case o.anyOrder:
 		p.from = 0
-	} else if int(i) < len(o.names) {
+	case declared:
 		p.from = i + 1
-	} else {
+	default:
 		p.from = i
 	}
 	if o.most != unbounded {

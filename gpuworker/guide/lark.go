@@ -127,6 +127,7 @@ func (p *larkBuilder) nonterminal(e *larkExpr) *node {
 		}
 	case larkJSON:
 		return p.lexeme(p.schemaOf(e))
+	case larkCat, larkAnd, larkString, larkRegex, larkRange:
 	}
 	return p.lexeme(p.terminal(e))
 }

@@ -62,7 +62,8 @@ func TestDigestsOfSharedSources(t *testing.T) {
 		}
 		return guide.Source{Kind: guide.Composed, Term: &term}
 	}
-	require.Equal(t, keyOf(nest("a")), keyOf(nest("a")))
+	once, again := keyOf(nest("a")), keyOf(nest("a"))
+	require.Equal(t, once, again)
 	require.NotEqual(t, keyOf(nest("a")), keyOf(nest("b")))
 	a, b := &guide.Source{Kind: guide.Regex, Text: "a"}, &guide.Source{Kind: guide.Regex, Text: "b"}
 	of := func(sources ...*guide.Source) grammarKey {
