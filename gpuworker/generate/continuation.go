@@ -55,7 +55,9 @@ func (e *ending) String() string {
 func newContinuation(r *Request, index, limit int, decoders NewDecoder) *continuation {
 	c := &continuation{request: r, index: index, limit: limit, matcher: stopMatcher{stops: r.Stop, include: r.IncludeStop}}
 	if r.Grammar != nil {
-		c.guide = r.Grammar.Start(r.StopIDs)
+		if c.guide = r.Grammar.Start(r.StopIDs); r.UsualSpelling {
+			c.guide = c.guide.UsualSpelling()
+		}
 	}
 	if !r.NoText {
 		c.decoder, c.newDecoder = decoders(false), decoders

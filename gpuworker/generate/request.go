@@ -33,6 +33,8 @@ type Request struct {
 	// Grammar constrains every continuation; nil: any text. Where a text may end, those of StopIDs
 	// that are no text end it.
 	Grammar *guide.Grammar
+	// UsualSpelling gives text that the grammar forces the tokens of the model's tokenizer; see guide.State.
+	UsualSpelling bool
 	// Logprobs states that the sink reads the logprob and rank of each token. Without it, tokens that the grammar forces
 	// may have none.
 	Logprobs   bool

@@ -194,6 +194,7 @@ type State struct {
 	arena   *arena
 	node    *node
 	ends    []int32
+	usual   bool // see UsualSpelling
 }
 
 // Bytes estimates the memory of the grammar and of the terms that it remembers now. It never waits.

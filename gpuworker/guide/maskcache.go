@@ -10,6 +10,7 @@ import (
 type maskKey struct {
 	arena uint64
 	node  uint32
+	usual bool // spelling
 }
 
 // maskCache remembers masks by state, the least recently used are dropped. End tokens are not in them.

@@ -28,7 +28,7 @@ const (
 const unbounded = -1
 
 // node is a term: a set of byte strings. Nodes are hash-consed, so that equal terms of one arena are
-// one pointer. Apart from next, cost and plain, which are caches, a node never changes.
+// one pointer. Apart from next, cost, plain and sole, which are caches, a node never changes.
 type node struct {
 	kind     kind
 	nullable bool // whether the empty text is in it
@@ -49,6 +49,7 @@ type node struct {
 	next     []*node // by byte class: what may follow such a byte; nil entries are unknown
 	plain    *node   // see plainNext; nil: unknown
 	plainFor uint32  // terms that finding plain visits
+	sole     *sole   // see only; nil: unknown
 }
 
 // byteSet is a set of bytes.

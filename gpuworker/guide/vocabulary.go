@@ -6,13 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Vocabulary is the text of a model's tokens. It is immutable but for its cache of masks, and safe for
-// concurrent use.
+// Vocabulary is the text of a model's tokens. It is immutable in use but for its cache of masks, and
+// safe for concurrent use.
 type Vocabulary struct {
 	size   int // ids, text or not
 	text   [][]byte
-	plain  trie    // tokens of slices[0]
-	slices []slice // the longest first
+	plain  trie                      // tokens of slices[0]
+	slices []slice                   // the longest first
+	sorted []int32                   // tokens with text, in the order of their bytes
+	encode func(text string) []int32 // see SetSpelling; nil: unknown
 
 	nextArena atomic.Uint64
 	masks     maskCache
@@ -47,6 +49,7 @@ func NewVocabulary(size int, text func(id int32) []byte, maxCache int) *Vocabula
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int32) int { return bytes.Compare(v.text[a], v.text[b]) })
+	v.sorted = slices.Clone(order)
 	v.slices = slicesOf(v.text, order, v.Words())
 	v.plain = newTrie(v.text, slices.DeleteFunc(order, func(id int32) bool { return !v.slices[0].has(id) }))
 	v.masks.limit = maxCache

@@ -133,11 +133,18 @@ func (w *Walk) begin() bool {
 		}
 		*s, w.steps = next, w.steps+len(text)
 	}
-	w.begun, w.key = true, maskKey{g.mu.number, s.node.id}
+	w.begun, w.key = true, maskKey{g.mu.number, s.node.id, s.usual}
 	if w.cached() {
 		return false
 	}
 	v := g.vocabulary
+	if id, ok := w.spell(); ok {
+		clear(w.mask)
+		w.mask[id>>5] |= 1 << (id & 31)
+		v.masks.put(w.key, w.mask, 1)
+		w.finish()
+		return false
+	}
 	reach, work := s.arena.plainReach(s.node, plainLengths[len(plainLengths)-1])
 	w.count(work)
 	w.trie, w.then = &v.plain, &v.slices[0].rest

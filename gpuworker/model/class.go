@@ -42,9 +42,9 @@ const (
 	fileSampling = "sampling of the file"
 	// shortFactors: a model with LongRoPE serves at most its original context.
 	shortFactors = "short factors"
-	// grammarVersion: which texts a source of a constraint describes, and which a tool format writes. Raise it if that
-	// changes for any source that is accepted, so that no stream moves between workers that differ.
-	grammarVersion = "grammars 3, tools 2"
+	// grammarVersion: which texts a source of a constraint describes, in which tokens, and which a tool format writes. Raise
+	// it if that changes for any source that is accepted, so that no stream moves between workers that differ.
+	grammarVersion = "grammars 4, tools 2"
 )
 
 // DefaultKV is the default type of the KV cache: exact on a CPU. On other devices a type of half

@@ -72,7 +72,7 @@ func (c *compilation) finished() bool {
 func newGrammars(t *tokenizer.Tokenizer, f Facts) *grammars {
 	marks := marksOf(t, f)
 	return &grammars{marks: marks, vocabulary: sync.OnceValue(func() *guide.Vocabulary {
-		return guide.NewVocabulary(f.Vocabulary, func(id int32) []byte {
+		v := guide.NewVocabulary(f.Vocabulary, func(id int32) []byte {
 			_, suppressed := slices.BinarySearch(f.SuppressedIDs, id)
 			if suppressed || slices.Contains(f.EndIDs, id) {
 				return nil
@@ -86,6 +86,8 @@ func newGrammars(t *tokenizer.Tokenizer, f Facts) *grammars {
 			}
 			return piece
 		}, maskBytes)
+		v.SetSpelling(func(text string) []int32 { return t.Encode(text, tokenizer.EncodeOptions{Continues: true}) })
+		return v
 	})}
 }
 

@@ -142,6 +142,9 @@ type EncodeOptions struct {
 	// token inside one of them is encoded as that token even if ParseSpecial is off. The ranges do
 	// not split the text: the text between two tokens is encoded as a whole.
 	SpecialWithin [][2]int
+	// Continues states that the text follows other text. Otherwise a space precedes it, if the vocabulary puts one before
+	// a whole text.
+	Continues bool
 	// MaxIDs bounds the work for a text that is useless if it has more ids. Encode may stop early
 	// and then returns more than MaxIDs ids. Zero: no bound.
 	MaxIDs int
@@ -170,7 +173,7 @@ func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 	if len(within) > 0 {
 		find = t.all
 	}
-	first := true
+	first := !opts.Continues
 	for pos := 0; pos < len(text) && !opts.beyond(len(ids)); {
 		start, end, id := find.find(text, pos, &within)
 		if start > pos {
