@@ -109,7 +109,7 @@ func TestForcedTextEndsAtControlTokens(t *testing.T) {
 func TestUsualSpellingChoosesAmongTheAllowed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	v, forced := spelledTokens("true", "null", "ab", `":`, `"a`, `", "`, "kind", "nd\":", "é", "[1,\"x"), 0
-	for range 150 {
+	for range 300 {
 		g, err := Compile(Source{Kind: JSONSchema, Text: randomSchema(rng, rng.IntN(3))}, v)
 		if err != nil {
 			require.ErrorIs(t, err, ErrUnsupported)
