@@ -14,6 +14,7 @@ import (
 // masks do not depend on that, because they follow from the set of texts that a term stands for.
 type Grammar struct {
 	vocabulary *Vocabulary
+	limit      *Limit // nil: none
 	dropped    []string
 	tables     int     // bytes of the automata, of the names of properties and of dropped
 	bodies     []*node // of the rules; rule 0 is the whole
@@ -195,6 +196,7 @@ type State struct {
 	node    *node
 	ends    []int32
 	usual   bool // see UsualSpelling
+	limit   limitState
 }
 
 // Bytes estimates the memory of the grammar and of the terms that it remembers now. It never waits.
@@ -217,7 +219,7 @@ func (g *Grammar) Start(ends []int32) State {
 			s.ends = append(s.ends, id)
 		}
 	}
-	return s
+	return s.limited()
 }
 
 // Free reports whether no grammar constrains the text.
@@ -258,7 +260,7 @@ func (s State) follow(text []byte) (State, error) {
 		}
 	}
 	s.node = at
-	return s, nil
+	return s.counted(text), nil
 }
 
 // full reports whether the arena is to be replaced before the next walk.

@@ -11,6 +11,8 @@ type Source struct {
 	Text    string   // of all kinds but Choice
 	Options []string // of Choice
 	Term    *Term    // of Composed
+	// Limit bounds a part of the text of Term; nil: no bound.
+	Limit *Limit
 	// Ignored lists keywords that the caller left out of Term; Grammar.Dropped lists them too.
 	Ignored []string
 	// Lenient ignores the keywords of a JSON schema, also inside Lark, that no mask honours; Grammar.Dropped lists it.
@@ -48,6 +50,7 @@ func Compile(s Source, v *Vocabulary) (*Grammar, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.limit = s.Limit
 	g.list(dropped)
 	return g, nil
 }

@@ -44,7 +44,7 @@ const (
 	shortFactors = "short factors"
 	// grammarVersion: which texts a source of a constraint describes, in which tokens, and which a tool format writes. Raise
 	// it if that changes for any source that is accepted, so that no stream moves between workers that differ.
-	grammarVersion = "grammars 4, tools 2"
+	grammarVersion = "grammars 4, tools 3"
 )
 
 // DefaultKV is the default type of the KV cache: exact on a CPU. On other devices a type of half

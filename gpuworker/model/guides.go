@@ -263,10 +263,14 @@ type digester struct {
 
 func (d *digester) source(s *guide.Source) {
 	flag := map[bool]int{true: 1}
-	d.numbers(int(s.Kind), flag[s.Lenient], flag[s.AnyOrder], len(s.Options), len(s.Ignored), flag[s.Term != nil])
+	d.numbers(int(s.Kind), flag[s.Lenient], flag[s.AnyOrder], len(s.Options), len(s.Ignored), flag[s.Term != nil], flag[s.Limit != nil])
 	d.texts(s.Text)
 	d.texts(s.Options...)
 	d.texts(s.Ignored...)
+	if l := s.Limit; l != nil {
+		d.texts(l.Open, l.Close)
+		d.numbers(l.Tokens)
+	}
 	if s.Term != nil {
 		d.term(s.Term)
 	}

@@ -142,6 +142,8 @@ type Answer struct {
 	Choice  Choice
 	// Source is what the text after the reasoning obeys; nil: any text. With it, an answer has calls or text.
 	Source *guide.Source
+	// Budget is the most tokens of reasoning; nil: any number. The format must have tags around the reasoning.
+	Budget *int
 }
 
 // Constraint returns the constraint of an answer, nil if it may be any text, or an *Error.
@@ -150,8 +152,13 @@ func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
 	if f.family != nil {
 		tools = a.Choice.chosen(a.Tools)
 	}
+	limit := f.limit(l, a)
 	if len(tools) == 0 && a.Source == nil {
-		return nil, nil
+		if limit == nil {
+			return nil, nil
+		}
+		term := seq(append(f.before(l, a), f.text(l, a))...)
+		return &guide.Source{Kind: guide.Composed, Term: &term, Limit: limit}, nil
 	}
 	if f.family != nil {
 		a.Choice.Parallel = a.Choice.Parallel && f.family.parallel && a.Choice.Name == ""
@@ -164,11 +171,26 @@ func (f Format) Constraint(l Lexicon, a Answer) (*guide.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	source := &guide.Source{Kind: guide.Composed, Term: &term}
+	source := &guide.Source{Kind: guide.Composed, Term: &term, Limit: limit}
 	if len(tools) > 0 {
 		source.Ignored = *tools[0].ignored
 	}
 	return source, nil
+}
+
+// Budgets reports whether the tokens of the reasoning can be bounded: whether it is between two tags. Harmony has it in messages.
+func (f Format) Budgets() bool { return f.Open != "" && f.family != harmonyFamily }
+
+// limit is the bound of the reasoning's tokens; nil: none.
+func (f Format) limit(l Lexicon, a Answer) *guide.Limit {
+	if a.Budget == nil || !f.Budgets() || a.Opening == Closed {
+		return nil
+	}
+	limit := &guide.Limit{Close: l.tag(f.Close), Tokens: *a.Budget}
+	if a.Opening == Neutral {
+		limit.Open = l.tag(f.Open) + f.open()[len(f.Open):]
+	}
+	return limit
 }
 
 // before is the reasoning before an answer, in a format with tags.

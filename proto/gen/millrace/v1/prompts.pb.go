@@ -101,9 +101,13 @@ type Chat struct {
 	// Which of them it calls, and when. Needs tools. Unset: AUTO.
 	ToolChoice *ToolChoice `protobuf:"bytes,7,opt,name=tool_choice,json=toolChoice,proto3" json:"tool_choice,omitempty"`
 	// How the model writes reasoning and calls: ModelCapabilities.tool_format has the names. Unset: as the chat template shows.
-	ToolFormat    *string `protobuf:"bytes,8,opt,name=tool_format,json=toolFormat,proto3,oneof" json:"tool_format,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ToolFormat *string `protobuf:"bytes,8,opt,name=tool_format,json=toolFormat,proto3,oneof" json:"tool_format,omitempty"`
+	// The most tokens of the answer's reasoning; [0, 2^31). When it has so many, the answer goes on with the text that ends the reasoning;
+	// a character that is begun is ended first. 0 ends it at once. The tags around it do not count. Needs response.parts or tools, and a
+	// format with tags around the reasoning. Unset: no bound.
+	ReasoningBudget *uint32 `protobuf:"varint,9,opt,name=reasoning_budget,json=reasoningBudget,proto3,oneof" json:"reasoning_budget,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Chat) Reset() {
@@ -190,6 +194,13 @@ func (x *Chat) GetToolFormat() string {
 		return *x.ToolFormat
 	}
 	return ""
+}
+
+func (x *Chat) GetReasoningBudget() uint32 {
+	if x != nil && x.ReasoningBudget != nil {
+		return *x.ReasoningBudget
+	}
+	return 0
 }
 
 // One message of a conversation.
@@ -353,7 +364,7 @@ const file_millrace_v1_prompts_proto_rawDesc = "" +
 	"\n" +
 	"\x19millrace/v1/prompts.proto\x12\vmillrace.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17millrace/v1/tools.proto\"\x1c\n" +
 	"\bTokenIds\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\rR\x03ids\"\x81\x04\n" +
+	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xc6\x04\n" +
 	"\x04Chat\x124\n" +
 	"\bmessages\x18\x01 \x03(\v2\x18.millrace.v1.ChatMessageR\bmessages\x127\n" +
 	"\x15add_generation_prompt\x18\x02 \x01(\bH\x00R\x13addGenerationPrompt\x88\x01\x01\x12@\n" +
@@ -364,11 +375,13 @@ const file_millrace_v1_prompts_proto_rawDesc = "" +
 	"\vtool_choice\x18\a \x01(\v2\x17.millrace.v1.ToolChoiceR\n" +
 	"toolChoice\x12$\n" +
 	"\vtool_format\x18\b \x01(\tH\x03R\n" +
-	"toolFormat\x88\x01\x01B\x18\n" +
+	"toolFormat\x88\x01\x01\x12.\n" +
+	"\x10reasoning_budget\x18\t \x01(\rH\x04R\x0freasoningBudget\x88\x01\x01B\x18\n" +
 	"\x16_add_generation_promptB\x10\n" +
 	"\x0e_template_nameB\x1b\n" +
 	"\x19_parse_special_in_contentB\x0e\n" +
-	"\f_tool_format\"\xda\x01\n" +
+	"\f_tool_formatB\x13\n" +
+	"\x11_reasoning_budget\"\xda\x01\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x124\n" +

@@ -34,6 +34,7 @@ type chatRequest struct {
 	ChatTemplateKwargs   strictjson.Raw `json:"chat_template_kwargs"`
 	AddGenerationPrompt  *bool          `json:"add_generation_prompt"`
 	ContinueFinalMessage *bool          `json:"continue_final_message"`
+	ThinkingTokenBudget  *uint32        `json:"thinking_token_budget"`
 
 	Tools      []tool      `json:"tools"`
 	ToolChoice *toolChoice `json:"tool_choice"`
@@ -198,7 +199,9 @@ func (r *chatRequest) conversation(x *httpapi.Exchange) (*pb.Chat, error) {
 	if len(r.Messages) == 0 {
 		return nil, httpapi.Invalid("messages", "is empty: send at least one message")
 	}
-	chat := &pb.Chat{AddGenerationPrompt: r.AddGenerationPrompt, Messages: make([]*pb.ChatMessage, len(r.Messages))}
+	chat := &pb.Chat{
+		AddGenerationPrompt: r.AddGenerationPrompt, ReasoningBudget: r.ThinkingTokenBudget, Messages: make([]*pb.ChatMessage, len(r.Messages)),
+	}
 	for i := range r.Messages {
 		m, err := r.Messages[i].translate(x, "messages["+strconv.Itoa(i)+"]")
 		if err != nil {

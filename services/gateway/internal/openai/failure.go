@@ -55,7 +55,7 @@ func (d *Dialect) ErrorEvent(f *httpapi.Failure) []byte {
 // params are the JSON paths of fields of the contract whose last name differs.
 var params = map[string]string{
 	"sampling.num_sequences": "n", "sampling.allowed_tokens.ids": "allowed_token_ids", "stopping.include_stop_in_output": "include_stop_str_in_output",
-	"chat.template_kwargs": "chat_template_kwargs", "cache.salt": "cache_salt", "fairness_id": "user", "priority": "service_tier",
+	"chat.template_kwargs": "chat_template_kwargs", "chat.reasoning_budget": "thinking_token_budget", "cache.salt": "cache_salt", "fairness_id": "user", "priority": "service_tier",
 	"token_ids.ids": "prompt", "token_ids": "prompt", "text": "prompt",
 }
 

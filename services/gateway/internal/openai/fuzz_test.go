@@ -134,7 +134,7 @@ func TestRequestHasEveryParameter(t *testing.T) {
 		"seed":-1,"stop":"end","user":"not\u00e9","service_tier":"flex","prompt_cache_key":"key","logprobs":true,"top_logprobs":3,
 		"top_k":-1,"min_p":0.125,"typical_p":0.75,"repetition_penalty":1.5,"min_tokens":1,"ignore_eos":true,"stop_token_ids":[2],
 		"allowed_token_ids":[1,2],"include_stop_str_in_output":true,"cache_salt":"salt","timeout":60,
-		"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","add_generation_prompt":true}`
+		"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","add_generation_prompt":true,"thinking_token_budget":9}`
 	var got *pb.GenerateRequest
 	err := decodeAs(t, body, func(x *httpapi.Exchange) (err error) {
 		var r chatRequest

@@ -54,7 +54,7 @@ func TestParamsAreThoseOfTheRequest(t *testing.T) {
 	for field, want := range map[string]string{
 		"sampling.temperature": "temperature", "sampling.logit_bias[5]": "logit_bias.5", "sampling.num_sequences": "n",
 		"stopping.stop[1]": "stop[1]", "stopping.max_tokens": "max_tokens", "chat.messages[2].role": "messages[2].role",
-		"chat.template_kwargs": "chat_template_kwargs", "cache.salt": "cache_salt", "sampling.allowed_tokens.ids": "allowed_token_ids",
+		"chat.template_kwargs": "chat_template_kwargs", "chat.reasoning_budget": "thinking_token_budget", "cache.salt": "cache_salt", "sampling.allowed_tokens.ids": "allowed_token_ids",
 		"response.output_candidates": "top_logprobs", "": "",
 	} {
 		f := httpapi.Refuse(invalidArgument, "", "wrong")

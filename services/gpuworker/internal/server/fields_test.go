@@ -123,6 +123,7 @@ var chatOnly = map[string]func(*pb.GenerateRequest){
 	"chat.tool_choice.name":              chatting(withChoice(&pb.ToolChoice{Mode: pb.ToolMode_TOOL_MODE_REQUIRED, Name: ptr("f")})),
 	"chat.tool_choice.parallel":          chatting(withChoice(&pb.ToolChoice{Parallel: ptr(false)})),
 	"chat.tool_format":                   chatting(&pb.Chat{Messages: hello(), Tools: []*pb.Tool{{Name: "f"}}, ToolFormat: ptr("hermes")}),
+	"chat.reasoning_budget":              chatting(&pb.Chat{Messages: hello(), Tools: []*pb.Tool{{Name: "f"}}, ToolFormat: ptr("hermes"), ReasoningBudget: ptr(uint32(3))}),
 	"chat.messages.tool_calls.id":        chatting(withCall(&pb.ToolCall{Name: "f", Id: "1"})),
 	"chat.messages.tool_calls.name":      chatting(withCall(&pb.ToolCall{Name: "f"})),
 	"chat.messages.tool_calls.arguments": chatting(withCall(&pb.ToolCall{Name: "f", Arguments: `{"a":1}`})),

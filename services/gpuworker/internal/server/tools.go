@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/millrace/millrace/gpuworker/guide"
 	"github.com/millrace/millrace/gpuworker/model"
@@ -117,6 +118,9 @@ func (c *Checker) parts(in *pb.GenerateRequest) {
 		if chat := in.GetChat(); chat != nil && chat.ToolFormat != nil {
 			c.Add("chat.tool_format", "needs response.parts or chat.tools")
 		}
+		if chat := in.GetChat(); chat != nil && chat.ReasoningBudget != nil {
+			c.Add("chat.reasoning_budget", "needs response.parts or chat.tools")
+		}
 		return
 	}
 	if in.GetChat() == nil {
@@ -202,6 +206,9 @@ func (s *Server) divide(ctx context.Context, in *pb.GenerateRequest, inst *model
 	if !input.Chat.AddGenerationPrompt {
 		answer.Opening = tools.Neutral
 	}
+	if err := budget(in, format, &answer); err != nil {
+		return nil, err
+	}
 	constraint, err := format.Constraint(inst.IsControl, answer)
 	var problem *tools.Error
 	if errors.As(err, &problem) {
@@ -211,6 +218,28 @@ func (s *Server) divide(ctx context.Context, in *pb.GenerateRequest, inst *model
 	options.Mark = inst.Mark
 	options.CallID = format.CallID
 	return constraint, err
+}
+
+// budget sets the most tokens of an answer's reasoning.
+func budget(in *pb.GenerateRequest, format tools.Format, answer *tools.Answer) error {
+	most := in.GetChat().ReasoningBudget
+	problem := ""
+	switch {
+	case most == nil:
+		return nil
+	case *most > math.MaxInt32:
+		problem = fmt.Sprintf("is %d, at most %d", *most, math.MaxInt32)
+	case !format.Budgets():
+		problem = "is set, and the model's format has no tags around its reasoning: leave it unset"
+	case in.GetStopping().GetIgnoreEos():
+		problem = "is set with stopping.ignore_eos, and a bounded answer ends with an end token: leave one of them unset"
+	}
+	if problem != "" {
+		return invalid([]rpc.Violation{{Field: "chat.reasoning_budget", Description: problem}})
+	}
+	tokens := int(*most)
+	answer.Budget = &tokens
+	return nil
 }
 
 func toolsOf(in []*pb.Tool) []tools.Tool {

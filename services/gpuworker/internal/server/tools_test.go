@@ -174,6 +174,38 @@ func TestCallsResumeAfterEveryToken(t *testing.T) {
 	}
 }
 
+// Reasoning that has as many tokens as its budget ends with its tag, and the answer goes on. A stream that is resumed after
+// any token goes on alike.
+func TestReasoningEndsWithItsBudget(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}))
+	file, err := os.ReadFile(filepath.Join(w.dir, "stories.gguf"))
+	require.NoError(t, err)
+	with := withTemplates(t, file, []string{"tokenizer.chat_template"}, []string{shows["hermes"] + turnsWithTools + "<think>"})
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "thinks.gguf"), with, 0o600))
+	_, _, err = w.manager.Load(t.Context(), "thinks", model.Options{}, nil)
+	require.NoError(t, err)
+	for _, budget := range []uint32{0, 1, 9} {
+		in := calling("thinks", uint64(budget))
+		in.GetChat().Tools, in.GetChat().ToolChoice, in.GetChat().ReasoningBudget = nil, nil, &budget
+		in.Response, in.Stopping.MaxTokens = &pb.ResponseOptions{Parts: ptr(true)}, ptr(int32(40))
+		whole := w.generate(t.Context(), t, in)
+		require.NoError(t, whole.err)
+		answers, counted := answersOf(t, whole, 0), whole.finished[0].GetUsage().GetReasoningTokens()
+		require.Equal(t, pb.PartKind_PART_KIND_CONTENT, answers[len(answers)-1].kind, "budget %d: %v", budget, answers)
+		require.NotEmpty(t, answers[len(answers)-1].text)
+		// The tag is text in this vocabulary, so its tokens count, and up to three that end a character.
+		require.GreaterOrEqual(t, counted, budget)
+		require.LessOrEqual(t, counted, budget+3+uint32(len("</think>")))
+		for k := range whole.ids[0] {
+			again := proto.Clone(in).(*pb.GenerateRequest)
+			again.Resume = []*pb.Resume{{TokenIds: whole.ids[0][:k]}}
+			got := w.generate(t.Context(), t, again)
+			require.NoError(t, got.err, "budget %d after %d", budget, k)
+			require.Equal(t, whole.ids[0][k:], got.ids[0], "budget %d after %d", budget, k)
+		}
+	}
+}
+
 func TestEarlierCallsReachTheTemplate(t *testing.T) {
 	w := startTools(t)
 	in := calling("mistral", 1).GetChat()
@@ -221,7 +253,14 @@ func TestToolRefusals(t *testing.T) {
 		"a choice of none": {func(in *pb.GenerateRequest) { in.GetChat().Tools = nil }, reason.InvalidArgument, "chat.tool_choice"},
 		"no parts":         {func(in *pb.GenerateRequest) { in.Response = &pb.ResponseOptions{Parts: ptr(false)} }, reason.InvalidArgument, "response.parts"},
 		"ids only":         {func(in *pb.GenerateRequest) { in.Response = &pb.ResponseOptions{TokenIdsOnly: ptr(true)} }, reason.InvalidArgument, "response.token_ids_only"},
-		"no format":        {func(in *pb.GenerateRequest) { in.GetChat().ToolFormat = ptr("xml") }, reason.InvalidArgument, "chat.tool_format"},
+		"a budget without tags": {func(in *pb.GenerateRequest) {
+			in.GetChat().ReasoningBudget, in.GetChat().ToolFormat = ptr(uint32(5)), ptr("harmony")
+		}, reason.InvalidArgument, "chat.reasoning_budget"},
+		"a large budget": {func(in *pb.GenerateRequest) { in.GetChat().ReasoningBudget = ptr(uint32(1 << 31)) }, reason.InvalidArgument, "chat.reasoning_budget"},
+		"a budget without parts": {func(in *pb.GenerateRequest) {
+			in.GetChat().Tools, in.GetChat().ToolChoice, in.GetChat().ReasoningBudget = nil, nil, ptr(uint32(5))
+		}, reason.InvalidArgument, "chat.reasoning_budget"},
+		"no format": {func(in *pb.GenerateRequest) { in.GetChat().ToolFormat = ptr("xml") }, reason.InvalidArgument, "chat.tool_format"},
 		"arguments": {func(in *pb.GenerateRequest) {
 			in.GetChat().Messages[0].ToolCalls = []*pb.ToolCall{{Name: "trip", Arguments: "[]"}}
 		}, reason.InvalidArgument, "chat.messages[0].tool_calls[0].arguments"},

@@ -19,6 +19,7 @@ func chatFlags(fs *pflag.FlagSet, chat *pb.Chat) {
 	fs.Var(templateArgs{chat}, "template-arg", "variable of the chat template, as name=JSON, such as enable_thinking=false; may be given several times")
 	fs.Var(toolsFile{chat}, "tools", "functions that the model may call, a JSON `file` as OpenAI's API has them; calls are printed as name(arguments)")
 	protoflags.RegisterAs(fs, chat, "tool_format", "tool-format", "how the model writes calls (unset: as the chat template shows)")
+	protoflags.Register(fs, chat, map[string]string{"reasoning_budget": "most tokens of reasoning; 0 is none (unset: no bound)"})
 	protoflags.RegisterAs(fs, chat, "template_name", "template", "chat template to use, of those that millrace models lists (unset: the model's default one)")
 	protoflags.Register(fs, chat, map[string]string{
 		"parse_special_in_content": "recognise special tokens in messages too, which lets a message forge turns (unset: false)",
@@ -34,7 +35,7 @@ func asMessage(chat *pb.Chat, text string) *pb.Chat {
 
 // onlyWithChat refuses the flags of chatFlags where nothing is rendered.
 func onlyWithChat(fs *pflag.FlagSet) error {
-	for _, name := range []string{"template-arg", "template", "parse-special-in-content", "tools", "tool-format"} {
+	for _, name := range []string{"template-arg", "template", "parse-special-in-content", "tools", "tool-format", "reasoning-budget"} {
 		if fs.Changed(name) {
 			return failure.Usagef("--%s needs --chat: without it no chat template is used", name)
 		}
