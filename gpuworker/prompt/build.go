@@ -46,7 +46,7 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 	r := generate.Request{
 		Prompt: ids, Digest: Digest(ids), Class: o.Class, Params: o.params(), Sequences: o.Sequences, MaxTokens: most,
 		Stop: o.Stop, StopIDs: sorted(stops), IncludeStop: o.IncludeStop, NoText: o.NoText, Parts: o.Parts, Mark: o.Mark, CallID: o.CallID,
-		Grammar: o.Grammar, UsualSpelling: o.Allowed == nil && len(o.Bias) == 0,
+		Grammar: o.Grammar, UsualSpelling: o.Grammar != nil && o.Allowed == nil && len(o.Bias) == 0,
 		Logprobs: o.Logprobs, PromptTopN: o.PromptTopN, Progress: o.Progress, Schedule: o.Schedule, Resume: o.Resume,
 	}
 	if r.Grammar != nil && !r.Grammar.CanEnd(r.StopIDs) {
