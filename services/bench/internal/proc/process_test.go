@@ -92,7 +92,8 @@ func TestCPUIsUserPlusSystemTime(t *testing.T) {
 }
 
 func TestCPUIncludesChildren(t *testing.T) {
-	p := shell(t, `trap 'kill $child; exit 0' TERM; sleep 100 & child=$!; echo ready; while :; do sleep 0.01; done`)
+	// KILL, because TERM is lost on a child that is still the shell and has its trap.
+	p := shell(t, `trap 'kill -KILL $child; exit 0' TERM; sleep 100 & child=$!; echo ready; while :; do sleep 0.01; done`)
 	require.NoError(t, p.Wait(t.Context(), testTimeout, func(context.Context) error {
 		if p.log.String() == "" {
 			return errors.New("not yet")
