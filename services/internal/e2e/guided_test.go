@@ -110,7 +110,11 @@ func TestSchemasOfATenantDisturbNoOther(t *testing.T) {
 			return nil
 		})
 	}
-	for n := 0; n < 3 || sent.Load() < 200; n++ {
+	enough := int64(200)
+	if raced {
+		enough = 50
+	}
+	for n := 0; n < 3 || sent.Load() < enough; n++ {
 		requireSame(t, want, generate(within(t), s.infer, quiet), "beside others")
 	}
 	stop()
@@ -118,5 +122,7 @@ func TestSchemasOfATenantDisturbNoOther(t *testing.T) {
 	w.untilIdle(t)
 	grown := w.resident(t) - before
 	t.Logf("%d schemas: the worker grew by %s", sent.Load(), mib(grown))
-	require.Less(t, grown, int64(640<<20), "with names of properties that do not count it was 900 MB")
+	if !raced { // the detector takes memory of its own
+		require.Less(t, grown, int64(640<<20), "with names of properties that do not count it was 900 MB")
+	}
 }
