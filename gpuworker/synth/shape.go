@@ -3,6 +3,7 @@ package synth
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -40,18 +41,18 @@ var shapes = []Shape{
 		Context: 131072, RopeBase: 500000, RopeFactors: true}, nil},
 }
 
-// Names lists the shapes that Lookup knows, smallest first.
+// Names lists the shapes that Lookup knows: those of a Uniform first, each part by size.
 func Names() []string {
-	names := make([]string, len(shapes))
-	for i, s := range shapes {
-		names[i] = s.Name
+	var names []string
+	for _, s := range slices.Concat(shapes, published) {
+		names = append(names, s.Name)
 	}
 	return names
 }
 
 // Lookup returns the shape of that name.
 func Lookup(name string) (Shape, bool) {
-	for _, s := range shapes {
+	for _, s := range slices.Concat(shapes, published) {
 		if s.Name == name {
 			return s, true
 		}

@@ -33,6 +33,7 @@ func Write(w io.Writer, shape Shape, mix Mix, seed uint64) error {
 	out.Set("general.description", fmt.Sprintf("Random weights, seed %d.", seed))
 	out.Set("general.file_type", mix.fileType)
 	out.Set("general.quantization_version", uint32(2))
+	out.Set("tokenizer.ggml.model", "no_vocab") // llama.cpp loads no file without it
 	for _, pair := range p.pairs {
 		out.Set(shape.Architecture+"."+pair.key, pair.value)
 	}
