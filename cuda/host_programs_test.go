@@ -113,6 +113,19 @@ func TestEmulatedAttentionMatchesFloat64(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestEmulatedWideHeadsMatchFloat64 runs decode attention, and prefill attention by mma, on an
+// emulated device.
+func TestEmulatedWideHeadsMatchFloat64(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/attention/wide_test.cpp",
+		"tests/emulated/runtime.cpp", "kernels/attention/prefill_plan.cpp", "-x", "c++", "kernels/attention/decode.cu",
+		"kernels/attention/prefill.cu", "kernels/begin.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {

@@ -14,6 +14,12 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// Returns the block's dynamic shared memory, which begins at a multiple of 128 bytes.
+__device__ __forceinline__ uint8_t* dynamic_memory() {
+  extern __shared__ __align__(128) uint8_t dynamic_bytes[];
+  return dynamic_bytes;
+}
+
 // L2 cache policy for data that is read once.
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
@@ -96,6 +102,12 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ uint32_t load_shared2(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+  return v;
+}
+
 // Loads two floats, at an address that is a multiple of 8; or one float.
 __device__ __forceinline__ float2 load_shared_floats(uint32_t address) {
   float2 v;
@@ -133,6 +145,14 @@ __device__ __forceinline__ void mma16816(float (&c)[4], const uint32_t (&a)[4], 
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+// Adds `more` to a counter in global memory and returns the value before. Acquire and release: what the block wrote before
+// its last barrier is visible to blocks that count later, and what blocks that counted earlier wrote is visible after it.
+__device__ __forceinline__ int32_t count_done(int32_t* done, int32_t more) {
+  int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(done), "r"(more) : "memory");
+  return before;
 }
 
 // Waits at barrier `id` (1..15) for `threads` threads.

@@ -17,10 +17,10 @@
 
 namespace mr::cuda {
 
-// Returns the least head dim that attention is compiled for (32, 64, 80, 96, 128, 256) and that holds head_dim; 0 above
-// 256.
+// Returns the least head dim that attention is compiled for (32, 64, 80, 96, 128, 256, 512) and that holds head_dim; 0
+// above 512.
 constexpr int32_t pad_head_dim(int32_t head_dim) {
-  for (const int32_t dim : {32, 64, 80, 96, 128, 256})
+  for (const int32_t dim : {32, 64, 80, 96, 128, 256, 512})
     if (head_dim >= 1 && head_dim <= dim) return dim;
   return 0;
 }
@@ -34,7 +34,7 @@ struct KvLayout {
   Act act;
   int32_t block_size;  // 16 or 32 tokens
   int32_t kv_heads;
-  int32_t head_dim;    // 1 .. 256
+  int32_t head_dim;    // 1 .. 512
   int32_t padded_dim;  // pad_head_dim(head_dim)
   Kv kv = Kv::kAct;
 

@@ -27,7 +27,7 @@ struct RowPlace {
   int32_t slot, in_block;  // in_block: the row's token in it
 };
 
-// Pairs is one lane's pairs of one head: 2 if padded_dim <= 128, else 4.
+// Pairs is one lane's pairs of one head: 2 if padded_dim <= 128, 4 if it is 256, 8 if it is 512.
 template <int count>
 struct Pairs {
   float x[count], y[count];
@@ -260,8 +260,8 @@ cudaError_t launch_norm_qk_rows(const NormQkRowsArgs& args, const Stream& on) {
 
 cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t dim = args.layout.head_dim;
-  if (args.count < 0 || dim < 1 || args.layout.padded_dim != pad_head_dim(dim) || dim > 256 || args.rope_dims < 0 || args.rope_dims > dim ||
-      args.rope_dims % 2 != 0 || args.heads < 1 || args.layout.kv_heads < 1 ||
+  if (args.count < 0 || pad_head_dim(dim) == 0 || args.layout.padded_dim != pad_head_dim(dim) || args.rope_dims < 0 ||
+      args.rope_dims > dim || args.rope_dims % 2 != 0 || args.heads < 1 || args.layout.kv_heads < 1 ||
       (args.rope_style != MR_ROPE_NORM && args.rope_style != MR_ROPE_NEOX))
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
@@ -283,7 +283,9 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
       if (args.qkv_is_f32) return start(heads_per_warp<float, T, false, false, n>, heads_per_warp<float, T, true, false, n>);
       return start(heads_per_warp<T, T, false, false, n>, heads_per_warp<T, T, true, false, n>);
     };
-    return args.layout.padded_dim <= 128 ? run(std::integral_constant<int, 2>{}) : run(std::integral_constant<int, 4>{});
+    if (args.layout.padded_dim <= 128) return run(std::integral_constant<int, 2>{});
+    if (args.layout.padded_dim == 256) return run(std::integral_constant<int, 4>{});
+    return run(std::integral_constant<int, 8>{});
   });
 }
 

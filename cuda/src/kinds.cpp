@@ -1,6 +1,7 @@
 #include "src/kinds.h"
 
 #include "cpu/error.h"
+#include "kernels/attention/attention.h"
 #include "kernels/kv.h"
 #include "kernels/rows.h"
 
@@ -11,10 +12,15 @@ namespace {
   fail(MR_UNIMPLEMENTED, "model layer %d has %s, which this engine has no kernels for", layer, block);
 }
 
-void check_mixer(const mr_mixer_desc& m, int32_t layer) {
+void check_mixer(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes) {
   if (m.key_dim != m.value_dim) refuse(layer, "heads whose keys and values differ in width");
   if (pad_head_dim(m.key_dim) == 0)
-    fail(MR_UNIMPLEMENTED, "model layer %d: head_dim is %d: this engine runs heads of 1 to 256 dims", layer, m.key_dim);
+    fail(MR_UNIMPLEMENTED, "model layer %d: head_dim is %d: this engine runs heads of 1 to 512 dims", layer, m.key_dim);
+  if (attention_shared_bytes(m.key_dim) > shared_bytes)
+    fail(MR_UNIMPLEMENTED,
+         "model layer %d: head_dim is %d: its attention needs %d bytes of shared memory in a block, and this GPU has %d: load the model on "
+         "a GPU of compute capability 8.0, 9.0 or 10.0, or on a CPU worker",
+         layer, m.key_dim, attention_shared_bytes(m.key_dim), shared_bytes);
 }
 
 // Devices share what is computed head by head or column by column. What needs a whole row of a branch stays on one device.
@@ -52,11 +58,11 @@ bool ends_mlp(const Description& desc, int32_t layer) {
   return (desc.mlp(layer).flags & MR_MLP_END_NORM) != 0 || desc.residual_scale != 1;
 }
 
-void check_description(const Description& desc, int32_t ranks) {
+void check_description(const Description& desc, int32_t ranks, int32_t shared_bytes) {
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
-    check_mixer(desc.mixer(i), i);
+    check_mixer(desc.mixer(i), i, shared_bytes);
     if (ranks > 1) check_shared(desc, i);
   }
   const Kinds kinds(desc);

@@ -27,8 +27,8 @@ struct Kinds {
 bool ends_mixer(const Description& desc, int32_t layer);
 bool ends_mlp(const Description& desc, int32_t layer);
 
-// Throws UNIMPLEMENTED naming the first layer and block that this engine has no kernels for, or that `ranks` devices do not
-// divide.
-void check_description(const Description& desc, int32_t ranks);
+// Throws UNIMPLEMENTED naming the first layer and block that this engine has no kernels for, whose kernels need more shared
+// memory than the `shared_bytes` that the device allows a block, or that `ranks` devices do not divide.
+void check_description(const Description& desc, int32_t ranks, int32_t shared_bytes);
 
 }  // namespace mr::cuda

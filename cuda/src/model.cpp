@@ -29,7 +29,7 @@ void check_weight_type(const mr_tensor_desc& tensor) {
 
 Model::Model(std::shared_ptr<Device> device, const Description& desc)
     : device_(std::move(device)), desc_(desc), bindings_(desc) {
-  check_description(desc_, device_->ranks());
+  check_description(desc_, device_->ranks(), static_cast<int32_t>(device_->properties.sharedMemPerBlockOptin));
   if (desc.vocab > kMostVocab)
     fail(MR_UNIMPLEMENTED, "model vocab is %d: this engine samples from at most %d tokens", desc.vocab, kMostVocab);
   check_division(desc_, device_->ranks());

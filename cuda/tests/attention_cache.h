@@ -24,6 +24,8 @@ struct Cache {
   std::vector<int32_t> lengths, table, blocks;
   std::vector<float> key, value;  // as stored, by pool element
   float query = 0;                // every element of every query; 0: queries are random
+  int32_t window = 0;             // of the rows that read it, and the cap of their scores; 0: none
+  float cap = 0;
   std::vector<uint8_t> key_bytes, value_bytes;
   Guarded<uint8_t> keys, values;
 

@@ -7,23 +7,24 @@ namespace {
 // If a token of an 8-bit cache had a NaN or infinite key or value, every row that sees it fails as NaN in the heads
 // that read it, and no bit of any other row changes.
 TEST(Attention, FailsRowsThatSeeAnF8TokenWithoutAScale) {
+  const std::pair<bool, int32_t> cases[] = {{true, 64}, {false, 64}, {true, 512}, {false, 512}};
   for (const Act act : {Act::kF16, Act::kBF16})
     for (const float bad : {NAN, INFINITY, -INFINITY})
-      for (const bool in_key : {true, false}) {
-        const Shape shape{4, 2, 64, 16};
+      for (const auto& [in_key, dim] : cases) {
+        const Shape shape{4, 2, dim, 16};
         Cache cache(act, shape, {100}, 51, Kv::kF8);
         const std::vector<Row> rows = rows_at(0, 0, 100);
         std::vector<PrefillTile> tiles;
         cut(shape, 0, 100, &tiles);
         const std::vector<uint16_t> sound[2] = {attend(cache, rows, {}), attend(cache, rows, tiles)};
-        std::vector<float> x(64, 0.5f);
+        std::vector<float> x(static_cast<size_t>(dim), 0.5f);
         x[7] = bad;
         cache.put(0, 40, 1, x, in_key ? cache.key : cache.value, in_key ? cache.key_bytes : cache.value_bytes);
         cache.upload();
         const std::vector<uint16_t> got[2] = {attend(cache, rows, {}), attend(cache, rows, tiles)};
         for (int kernel = 0; kernel < 2; ++kernel)
           for (size_t i = 0; i < got[kernel].size(); ++i) {
-            const size_t row = i / 256, head = i % 256 / 64;
+            const size_t width = static_cast<size_t>(dim), row = i / (4 * width), head = i % (4 * width) / width;
             if (row >= 40 && head >= 2) {
               ASSERT_TRUE(std::isnan(from_act(act, got[kernel][i]))) << kernel << " row " << row;
             } else {

@@ -77,6 +77,8 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
   common.out_act = out_act.value_or(cache.layout.act);
   common.keys = cache.keys.data();
   common.values = cache.values.data();
+  common.cap = cache.cap;
+  common.window = cache.window;
   if (tiles.empty()) {
     const int32_t capacity = division.capacity != 0 ? division.capacity : decode_attention_capacity(count, longest);
     const int64_t bytes = decode_attention_bytes(count, capacity, cache.shape.heads, cache.shape.dim);
@@ -138,17 +140,19 @@ inline std::vector<double> reference(const Cache& cache, const Row& row, const s
     const int32_t kv = h / (s.heads / s.kv_heads);
     std::vector<double> score(static_cast<size_t>(row.position) + 1);
     double top = -INFINITY, sum = 0;
-    for (int32_t p = 0; p <= row.position; ++p) {
+    const int32_t low = first_seen(row.position, cache.window);
+    const double cap = static_cast<double>(cache.cap);
+    for (int32_t p = low; p <= row.position; ++p) {
       const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
       double dot = 0;
       for (int32_t d = 0; d < s.dim; ++d)
         dot += static_cast<double>(from_act(cache.act, q_bits[q_at + static_cast<size_t>(h * cache.layout.padded_dim + d)])) *
                cache.key[at + static_cast<size_t>(d)];
-      score[static_cast<size_t>(p)] = dot * scale;
-      top = std::max(top, dot * scale);
+      score[static_cast<size_t>(p)] = cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
+      top = std::max(top, score[static_cast<size_t>(p)]);
     }
-    for (double& x : score) sum += x = std::exp(x - top);
-    for (int32_t p = 0; p <= row.position; ++p) {
+    for (int32_t p = low; p <= row.position; ++p) sum += score[static_cast<size_t>(p)] = std::exp(score[static_cast<size_t>(p)] - top);
+    for (int32_t p = low; p <= row.position; ++p) {
       const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
       for (int32_t d = 0; d < s.dim; ++d)
         out[static_cast<size_t>(h * s.dim + d)] += score[static_cast<size_t>(p)] / sum * cache.value[at + static_cast<size_t>(d)];
@@ -161,7 +165,8 @@ inline std::vector<double> reference(const Cache& cache, const Row& row, const s
 inline Bound bound_of(Act act) { return {act == Act::kF16 ? 0x1p-10 : 0x1p-7, half_step(act)}; }
 
 inline const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16}, {7, 1, 80, 16},  {6, 2, 96, 32},
-                         {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16}};
+                         {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16},
+                         {1, 1, 512, 16}, {16, 2, 512, 32}, {16, 1, 320, 16}, {2, 1, 511, 16}, {3, 3, 257, 32}};
 
 // Compares the rows of results named by `rows` with float64. With more keys the errors of weights average out, so the
 // bound is `parts` times narrower.

@@ -44,7 +44,7 @@ TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
 
 TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
   const Shape shapes[] = {{2, 2, 32, 16}, {4, 1, 128, 16}, {7, 1, 64, 32}, {16, 1, 80, 16}, {4, 1, 96, 32}, {1, 1, 256, 16},
-                          {8, 2, 128, 32}, {17, 1, 33, 16}};
+                          {8, 2, 128, 32}, {17, 1, 33, 16}, {2, 1, 512, 16}, {1, 1, 320, 32}, {8, 1, 512, 32}};
   int turn = 0;
   for (const Shape& shape : shapes) {
     const Act act = turn % 2 == 0 ? Act::kBF16 : Act::kF16;
@@ -82,7 +82,8 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
 }
 
 TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
-  for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}, Shape{3, 1, 128, 32}}) {
+  for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}, Shape{3, 1, 128, 32}, Shape{2, 1, 512, 16},
+                             Shape{3, 1, 512, 32}}) {
     const int32_t length = 4200;
     const Cache cache(Act::kBF16, shape, {length}, 31, shape.heads == 3 ? Kv::kF8 : Kv::kAct);
     const std::vector<Row> rows = rows_at(0, 0, length);
@@ -109,7 +110,7 @@ TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
 // around both, for several numbers of query heads per kv head.
 TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
   const Shape shapes[] = {{1, 1, 128, 16}, {2, 2, 64, 32},   {8, 2, 128, 32}, {7, 1, 128, 16},
-                          {8, 1, 64, 16},  {17, 1, 128, 16}, {4, 1, 100, 32}, {3, 1, 63, 16}, {9, 3, 64, 16}};
+                          {8, 1, 64, 16},  {17, 1, 128, 16}, {4, 1, 100, 32}, {3, 1, 63, 16}, {9, 3, 64, 16}, {8, 1, 512, 16}};
   const std::pair<int32_t, int32_t> works[] = {{0, 1},   {0, 127},   {0, 128},   {0, 129},  {0, 300},  {63, 2},   {64, 1},
                                                {100, 29}, {127, 1},   {127, 130}, {128, 1},  {129, 33}, {255, 66}, {256, 16}};
   int turn = 0;
@@ -146,7 +147,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
 // pieces merged in the block or from the workspace. Heads of 64 and 128 dims use wgmma if the device has it, others
 // mma.
 TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
-  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}})
+  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}, Shape{2, 1, 512, 16}})
     with_saturated(shape, kFirstPiece + 76, [&](const Cache& cache, float size) {
       std::vector<Row> rows = rows_at(0, 0, 150);
       const std::vector<Row> more = rows_at(0, kFirstPiece - 24, 100);
@@ -166,7 +167,7 @@ TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
 
 // The same work on as many SMs as there are blocks of work, and on fewer, which then process several.
 TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
-  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}}) {
+  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}, Shape{8, 1, 512, 16}}) {
     const int32_t lengths[] = {700, 65, 1, 1300};
     const Cache cache(Act::kBF16, shape, {700, 65, 1, 1300}, 77);
     std::vector<Row> rows;

@@ -27,7 +27,8 @@ TEST(DecodeAttention, AgreesWithFloat64) {
 }
 
 TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
-  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{4, 2, 256, 32}, Shape{20, 1, 64, 16}, Shape{7, 1, 80, 32}}) {
+  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{4, 2, 256, 32}, Shape{20, 1, 64, 16}, Shape{7, 1, 80, 32},
+                             Shape{8, 1, 512, 16}}) {
     const Cache cache(Act::kBF16, shape, {5000, 2049, 300}, 12, shape.dim == 128 || shape.dim == 80 ? Kv::kF8 : Kv::kAct);
     std::vector<Row> rows = {{0, 4999}, {1, 2047}, {1, 2048}, {-1, 0}, {2, 299}, {0, 0}, {0, 127}, {0, 128}};
     const std::vector<uint16_t> together = attend(cache, rows, {});
@@ -45,7 +46,7 @@ TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
 TEST(DecodeAttention, MergesAnyNumberOfGroups) {
   const int32_t group = kAttentionChunk * kChunksAGroup;
   for (const Kv kv : {Kv::kAct, Kv::kF8})
-    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 1, 256, 32}, Shape{3, 1, 80, 16}}) {
+    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 1, 256, 32}, Shape{3, 1, 80, 16}, Shape{2, 1, 512, 16}}) {
       const Cache cache(Act::kBF16, shape, {9 * group + 3137, 2 * group + 1, 300}, 13, kv);
       std::vector<Row> rows = {{0, 9 * group + 3136}, {-1, 0}, {2, 9},        {1, group - 1},    {1, group},       {-1, 0},
                                {1, 2 * group - 1},    {2, 299}, {1, 2 * group}, {0, 3 * group + 99}, {0, 9 * group - 1}, {-1, 0}};
@@ -95,7 +96,7 @@ std::vector<uint16_t> attend_in_step(const Cache& cache, const Row& row, int32_t
 // Keys of earlier steps may be loaded before the kernel ahead has ended. Which keys those are must change no bits.
 TEST(DecodeAttention, GivesTheSameBitsWhateverTheStepWrites) {
   for (const Kv kv : {Kv::kAct, Kv::kF8})
-    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 2, 64, 32}, Shape{2, 1, 256, 16}}) {
+    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 2, 64, 32}, Shape{2, 1, 256, 16}, Shape{2, 1, 512, 32}}) {
       const Cache cache(Act::kF16, shape, {1200, 40}, 14, kv);
       const std::vector<Row> rows = {{0, 1199}, {0, 1023}, {0, 256}, {0, 255}, {1, 0}, {1, 15}, {1, 16}, {1, 39}};
       for (const Row& row : rows) {
@@ -109,7 +110,7 @@ TEST(DecodeAttention, GivesTheSameBitsWhateverTheStepWrites) {
 
 // The largest stored value of an f16 cache leaves headroom for means whose weights are rounded up.
 TEST(DecodeAttention, GivesFiniteMeansOfSaturatedValues) {
-  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}})
+  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}, Shape{2, 1, 512, 16}})
     with_saturated(shape, kAttentionChunk * kChunksAGroup + 104, [&](const Cache& cache, float size) {
       // One key, a chunk, two chunks, several, and more than a group of them.
       std::vector<Row> rows = {{0, 0}, {0, 16}, {0, 255}, {0, 256}, {0, 599}, {0, cache.lengths[0] - 1}};
@@ -140,9 +141,11 @@ TEST(Attention, SeesKeysBeyond65536) {
 }
 
 // Decode and prefill of one shape over few keys: rows against float64, and a prompt in chunks bit for bit.
-void check_width(Act act, const Shape& shape, Kv kv) {
+void check_width(Act act, const Shape& shape, Kv kv, int32_t window = 0, float cap = 0) {
   const int32_t length = 45;
-  const Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim), kv);
+  Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim), kv);
+  cache.window = window;
+  cache.cap = cap;
   std::vector<Row> rows;
   for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
   rows.push_back({1, 17});
@@ -186,12 +189,40 @@ TEST(Attention, RunsHeadsOfEveryEvenWidth) {
     for (const Kv kv : {Kv::kAct, Kv::kF8}) check_width(Act::kBF16, {2, 1, dim, 16}, kv);
 }
 
+TEST(Attention, RunsHeadsAbove256Dims) {
+  const int32_t groups[][2] = {{1, 1}, {2, 1}, {8, 1}, {16, 1}, {4, 2}};
+  int32_t turn = 0;
+  for (const int32_t dim : {257, 258, 320, 384, 511, 512})
+    for (const auto& group : groups) {
+      const Shape shape{group[0], group[1], dim, turn % 3 == 0 ? 32 : 16};
+      check_width(turn % 2 == 0 ? Act::kF16 : Act::kBF16, shape, Kv::kAct);
+      check_width(turn % 2 == 0 ? Act::kBF16 : Act::kF16, shape, Kv::kF8);
+      ++turn;
+    }
+}
+
+// Windows that end within a tile of keys, and caps.
+TEST(Attention, SeesWhatAWindowAndACapLeave) {
+  for (const int32_t dim : {64, 80, 128, 256, 320, 512})
+    for (const Act act : {Act::kF16, Act::kBF16})
+      for (const Kv kv : {Kv::kAct, Kv::kF8}) {
+        check_width(act, {4, 1, dim, 16}, kv, 24);
+        check_width(act, {2, 1, dim, 32}, kv, 0, 2.0f);
+        check_width(act, {8, 1, dim, 16}, kv, 1, 5.0f);
+      }
+}
+
+TEST(Attention, NeedsSharedMemoryThatDevicesHave) {
+  for (const int32_t dim : {1, 64, 128, 256}) EXPECT_LE(attention_shared_bytes(dim), 99 << 10) << dim;
+  for (const int32_t dim : {257, 512}) EXPECT_LE(attention_shared_bytes(dim), 163 << 10) << dim;
+}
+
 TEST(Attention, RefusesShapesItDoesNotRun) {
-  for (int32_t dim = 1; dim <= 256; ++dim) EXPECT_TRUE(attention_supports(dim, 4, 2)) << dim;
+  for (int32_t dim = 1; dim <= 512; ++dim) EXPECT_TRUE(attention_supports(dim, 4, 2)) << dim;
   EXPECT_FALSE(attention_supports(-2, 1, 1));
   EXPECT_FALSE(attention_supports(64, 2, 0));
   EXPECT_TRUE(attention_supports(128, 32, 8));
-  EXPECT_FALSE(attention_supports(257, 32, 8));
+  EXPECT_FALSE(attention_supports(513, 32, 8));
   EXPECT_FALSE(attention_supports(64, 7, 2));
   EXPECT_FALSE(attention_supports(0, 1, 1));
 }

@@ -1,4 +1,5 @@
 // Configurations for which this engine has no kernels are refused by name, before anything is allocated.
+#include "src/kinds.h"
 #include "tests/engine_step.h"
 
 namespace mr::cuda::test {
@@ -51,13 +52,27 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
     EXPECT_EQ(refusal.code, MR_UNIMPLEMENTED);
     EXPECT_NE(refusal.message.find(name), std::string::npos) << refusal.message;
   };
-  refused("layer 1: head_dim is 300", [](Description&, mr_layer_desc& l) { l.mixer.key_dim = l.mixer.value_dim = 300; });
+  refused("layer 1: head_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer.key_dim = l.mixer.value_dim = 513; });
   refused("layer 1 has heads whose keys and values differ", [](Description&, mr_layer_desc& l) { l.mixer.value_dim = 32; });
   refused("5 rotations", [](Description& d, mr_layer_desc&) { d.ropes.resize(5, d.ropes[0]); });
   refused("5 kinds of attention", [](Description& d, mr_layer_desc&) {
     d.layers.resize(5, d.layers[0]);
     for (int32_t i = 0; i < 5; ++i) d.layers[static_cast<size_t>(i)].mixer.window = i;
   });
+}
+
+// A block has 99 KiB on compute capability 8.6, and 163 on 8.0.
+TEST_F(Config, RefusesHeadsThatSharedMemoryDoesNotHold) {
+  Description desc = description_of(desc_of(4, 2, 64));
+  for (const int32_t dim : {64, 256, 257, 512}) {
+    desc.layers[1].mixer.key_dim = desc.layers[1].mixer.value_dim = dim;
+    const Refusal small = refusal_of([&] { check_description(desc, 1, 99 << 10); });
+    EXPECT_EQ(small.code, dim <= 256 ? MR_OK : MR_UNIMPLEMENTED) << dim;
+    if (dim > 256) {
+      EXPECT_NE(small.message.find("layer 1: head_dim is " + std::to_string(dim)), std::string::npos) << small.message;
+    }
+    EXPECT_EQ(refusal_of([&] { check_description(desc, 1, 163 << 10); }).code, MR_OK) << dim;
+  }
 }
 
 TEST_F(Config, SaysThatItsClassesDiffer) {

@@ -117,7 +117,7 @@ TEST_P(HeadsGemm, GivesTheBitsOfBothKernels) {
                          {1, 1, 32, 32, 16, true, true, false},  {5, 5, 80, 32, 16, false, false, false},
                          {2, 1, 96, 2, 32, true, true, false},   {2, 1, 256, 0, 16, false, true, false},
                          {32, 8, 128, 128, 16, false, true, false},  // more tiles than there are blocks at once
-                         {2, 2, 64, 64, 16, true, true, true}};
+                         {2, 2, 64, 64, 16, true, true, true},   {1, 1, 512, 128, 16, false, true, false}};
   const int32_t most = most_tokens(type);
   ASSERT_GE(most, 1);
   for (const Act act : {Act::kF16, Act::kBF16}) {

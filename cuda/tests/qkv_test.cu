@@ -223,6 +223,9 @@ TEST(FinishQkv, AgreesWithFloat64) {
                                             {{2, 1, 256, 64, MR_ROPE_NORM, 16, false, true, true, false}, 9},
                                             {{6, 2, 34, 34, MR_ROPE_NEOX, 16, true, true, true, false}, 7},
                                             {{6, 3, 20, 12, MR_ROPE_NORM, 16, false, false, true, false}, 7},
+                                            {{8, 1, 512, 512, MR_ROPE_NEOX, 16, false, true, true, true}, 5},
+                                            {{2, 1, 512, 128, MR_ROPE_NORM, 32, true, true, false, false}, 3},
+                                            {{3, 1, 511, 510, MR_ROPE_NEOX, 16, true, true, true, false}, 4},
                                             {{2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, true, false}, 3},
                                             {{1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, true, false}, 2},
                                             {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 600}};
@@ -277,7 +280,7 @@ TEST(FinishQkv, KeepsF16WithinItsRange) {
 }
 
 TEST(FinishQkv, RunsHeadsOfEveryEvenWidth) {
-  for (int32_t dim = 2; dim <= 256; dim += 2) {
+  for (int32_t dim = 2; dim <= 512; dim += dim < 256 ? 2 : 14) {
     const int32_t turn = dim / 2, rope = turn % 4 == 3 ? dim / 4 * 2 : dim;
     for (const Kv kv : {Kv::kAct, Kv::kF8})
       check_finish({1 + turn % 3, 1, dim, rope, turn % 2 == 0 ? MR_ROPE_NORM : MR_ROPE_NEOX, 16, turn % 3 == 2, turn % 3 == 1, true,
@@ -307,7 +310,7 @@ TEST(F8, ConvertsAsTheToolkitDoes) {
 // Values as finish_qkv writes them, bit for bit as f8.cuh specifies, and as attention reads them: row r is alone in its
 // sequence, so its attention is its own value.
 TEST(F8, KeepsEveryKindOfHead) {
-  for (const int32_t dim : {1, 33, 64, 80, 96, 128, 255, 256})
+  for (const int32_t dim : {1, 33, 64, 80, 96, 128, 255, 256, 257, 320, 512})
     for (const Act act : {Act::kF16, Act::kBF16}) {
       const int32_t padded = pad_head_dim(dim), count = 9, width = 3 * dim;
       const KvLayout layout{act, 16, 1, dim, padded, Kv::kF8};
@@ -391,7 +394,7 @@ TEST(FinishQkv, RefusesShapesItDoesNotRun) {
   FinishQkvArgs args{};
   args.count = 1;
   args.heads = 1;
-  args.layout = KvLayout{Act::kF16, 16, 1, 300, 0};
+  args.layout = KvLayout{Act::kF16, 16, 1, 513, 0};
   EXPECT_EQ(launch_finish_qkv(args, Stream{}), cudaErrorInvalidValue);
 }
 

@@ -43,11 +43,15 @@ namespace mr::cuda {
 constexpr int32_t kAttentionChunk = MR_FREE_SPLITS ? 1024 : 256;
 constexpr int32_t kChunksAGroup = 16;     // partial results that are merged before groups are
 
-// Returns whether attention supports heads of these shapes: head_dim 1 .. 256; heads a multiple of kv_heads. Kernels
+// Returns whether attention supports heads of these shapes: head_dim 1 .. 512; heads a multiple of kv_heads. Kernels
 // are compiled for the widths of pad_head_dim. A head of another width is stored in the next wider one, padded with
 // zeros, which add nothing to any score. Its scale and its output have its own width. A width below 32 needs a cache of
 // width 32.
 bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads);
+
+// Returns the bytes of shared memory that the device must allow a block, for heads of a width that attention supports and
+// caches of every type: what prefill attention needs at least. Decode attention needs less.
+int32_t attention_shared_bytes(int32_t head_dim);
 
 // First key that a row at `position` sees.
 MR_BOTH_SIDES constexpr int32_t first_seen(int32_t position, int32_t window) {

@@ -15,7 +15,8 @@
 //           soon as the scores are computed, the next values as soon as the last are weighed, also across chunks and
 //           items, so loads never wait for a merge. If there are few rows, large blocks compute several steps at once,
 //           so that a chunk costs one latency; many rows use small blocks, which hide each other's latency. Keys past
-//           the row's position are loaded as zeros, so that stale cache contents have no influence.
+//           the row's position are loaded as zeros, so that stale cache contents have no influence. Queries are in
+//           registers, above 256 dims in shared memory.
 // 8 bits    Elements are loaded as they are and widened exactly to the layout's type on their way into fragments. A
 //           score is (product * key's scale) * the scores' scale. A weight times the value's scale is rounded to the
 //           layout's type; the softmax sums weights without that scale.
@@ -39,10 +40,10 @@ template <int kDim>
 constexpr int kMergedRow = kDim + 4;
 // Steps at once, kTogether: kDeep for up to kFewRows rows if a block may have the memory, otherwise kShallow. kDeep
 // covers a warp's share of a chunk, or half of it above 128 dims, where all of a 16-bit cache would exceed a block's
-// shared memory. cuda/kernels/README.md has the measurements.
+// shared memory. Above 256 dims one step is all that fits. cuda/kernels/README.md has the measurements.
 constexpr int32_t kFewRows = 16;
 template <int kDim>
-constexpr int kDeep = kDim <= 128 ? 4 : 2;
+constexpr int kDeep = kDim <= 128 ? 4 : kDim <= 256 ? 2 : 1;
 constexpr int kShallow = 1;
 template <int kDim, int kTogether>
 constexpr int kBlocksAnSm = kDim <= 128 && kTogether == kShallow ? 4 : 2;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, cons
 // kRuled: a window or a cap. Other kernels keep their registers.
 template <class T, int kDim, bool kF8, int kTogether, bool kRuled>
 __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode_attention(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  uint8_t* const memory = dynamic_memory();
   __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
   __shared__ Division division;
   __shared__ Item items[2];  // the current one and the next
@@ -90,6 +91,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
   float* const merged = reinterpret_cast<float*>(memory + kWarps * WarpRoom::kBytes);
   const int warp_merged = p.tile_heads * kMergedRow<kDim>;
   float* const sums = merged + kWarps * warp_merged;
+  Queries<T, kDim> queries(shared_address(sums + warp_merged));
   Loader<T, kDim, kF8, kTogether, kRuled> loader(plan, ahead[warp], warp, lane);
 #pragma unroll 1
   for (int waited = 0; waited < 2; ++waited) {
@@ -100,8 +102,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
     copies_commit();
   }
   loader.advance();
-  uint32_t q[kDim / 16][2];
-  load_queries<T, kDim>(plan, items[0], q, lane);
+  queries.load(plan, items[0], warp, lane);
   clear_padding(a, division.first);
   // Workspace slot of the part that begins with a chunk.
   const auto place_of = [&](const Item& item, int32_t chunk) { return division.first[item.row] + item.unit + chunk - item.chunk0; };
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
         // With several steps, those that the row does not see are scored too: that is hidden by the others, and the
         // scores are masked.
         if (kTogether > 1 || seen(0)) {
-          score_keys<T, kDim, kF8, kTogether>(q, room, lane, scores);
+          score_keys<T, kDim, kF8, kTogether>(queries, room, lane, scores);
           if constexpr (kF8)
 #pragma unroll
             for (int j = 0; j < kTogether; ++j)
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
     }
     if (!whole) deliver<kDim, kAhead<kDim, kTogether>>(plan, item, totals, last);
     if (item.last(plan)) return;
-    load_queries<T, kDim>(plan, items[at_hand ^ 1], q, lane);
+    queries.load(plan, items[at_hand ^ 1], warp, lane);
   }
 }
 
@@ -275,9 +276,11 @@ cudaError_t run_together(Params p, const Stream& on, bool* fits) {
   if (error != cudaSuccess) return error;
   constexpr int kOwnShared = 5120;  // static, and reserved by the system for each block
   // A block that may not have the memory takes fewer heads a tile. Heads never meet, so no bits change.
-  const auto bytes_of = [](int32_t heads) {
-    return kWarps * Room<kDim, kF8, kTogether>::kBytes + (kWarps + 1) * heads * kMergedRow<kDim> * 4;
+  constexpr auto bytes_of = [](int32_t heads) {
+    return kWarps * Room<kDim, kF8, kTogether>::kBytes + heads * ((kWarps + 1) * kMergedRow<kDim> * 4 + Queries<T, kDim>::kHeadBytes);
   };
+  // What every device gives a block, and what those that run heads above 256 dims give it; see attention_shared_bytes.
+  static_assert(kTogether != kShallow || bytes_of(1) + kOwnShared <= (kDim <= 256 ? 99 : 163) * 1024);
   const auto has_room = [&](int32_t heads) { return bytes_of(heads) + kOwnShared <= most; };
   int32_t most_heads = kTileHeads;
   *fits = kTogether == kShallow || has_room(most_heads);

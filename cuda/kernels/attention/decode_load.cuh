@@ -172,17 +172,54 @@ struct Loader {
   }
 };
 
-// Loads the query heads of an item as B fragments; columns past the tile's heads are zero.
+// Queries is the query heads of an item as B fragments; columns past the tile's heads are zero. Up to 256 dims they are in
+// registers.
+template <class T, int kDim, bool kShared = (kDim > 256)>
+struct Queries {
+  static constexpr int kHeadBytes = 0;  // of shared memory
+  uint32_t fragments[kDim / 16][2];
+
+  __device__ __forceinline__ explicit Queries(uint32_t) {}
+  // All threads must call it, after a barrier that follows all uses of the item before.
+  __device__ __forceinline__ void load(const Plan& plan, const Item& item, int, int lane) {
+    const AttentionArgs& a = plan.p.args.common;
+    const int g = lane / 4, t = lane % 4;
+    const T* const base = static_cast<const T*>(a.q) + item.row * a.q_stride + static_cast<int64_t>(item.head0 + g) * kDim + 2 * t;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        fragments[k][i] = g < item.heads ? *reinterpret_cast<const uint32_t*>(base + 16 * k + 8 * i) : 0u;
+  }
+  // Returns a lane's part of the fragment of the dims [16 k, +16).
+  __device__ __forceinline__ uint2 fragment(int k, int) const { return make_uint2(fragments[k][0], fragments[k][1]); }
+};
+
+// Registers do not hold wider heads beside their sums. The block's warps share a copy of them, in which a lane's part of a
+// fragment is 8 neighbouring bytes. The padding of a head's row puts the four heads of 16 lanes into different banks.
 template <class T, int kDim>
-__device__ __forceinline__ void load_queries(const Plan& plan, const Item& item, uint32_t (&q)[kDim / 16][2], int lane) {
-  const AttentionArgs& a = plan.p.args.common;
-  const int g = lane / 4, t = lane % 4;
-  const T* const base = static_cast<const T*>(a.q) + item.row * a.q_stride + static_cast<int64_t>(item.head0 + g) * kDim + 2 * t;
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      q[k][i] = g < item.heads ? *reinterpret_cast<const uint32_t*>(base + 16 * k + 8 * i) : 0u;
-}
+struct Queries<T, kDim, true> {
+  static constexpr int kHeadBytes = kDim * 2 + 32;
+  const uint32_t memory;
+  int32_t heads;
+
+  __device__ __forceinline__ explicit Queries(uint32_t m) : memory(m) {}
+  __device__ __forceinline__ void load(const Plan& plan, const Item& item, int warp, int lane) {
+    const AttentionArgs& a = plan.p.args.common;
+    const int g = lane / 4, t = lane % 4;
+    heads = item.heads;
+    const T* const base = static_cast<const T*>(a.q) + item.row * a.q_stride + static_cast<int64_t>(item.head0 + g) * kDim + 2 * t;
+    for (int k = warp; k < kDim / 16 && g < heads; k += kWarps)
+      store_shared8(at(k, lane), make_uint2(*reinterpret_cast<const uint32_t*>(base + 16 * k),
+                                            *reinterpret_cast<const uint32_t*>(base + 16 * k + 8)));
+    __syncthreads();
+  }
+  __device__ __forceinline__ uint2 fragment(int k, int lane) const {
+    return lane / 4 < heads ? load_shared8(at(k, lane)) : make_uint2(0, 0);
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t at(int k, int lane) const { return memory + lane / 4 * kHeadBytes + lane % 4 * 8 + k * 32; }
+};
 
 }  // namespace mr::cuda::decode

@@ -6,20 +6,13 @@
 #include "kernels/act.cuh"
 #include "kernels/attention/decode_plan.cuh"
 #include "kernels/attention/merge.cuh"
+#include "kernels/instructions.cuh"
 
 namespace mr::cuda::decode {
 
 // Threads of a merge handle quads: four neighbouring elements of a head.
 template <int kDim>
 constexpr int kQuads = kDim / 4;
-
-// Adds `more` to a counter and returns the value before. Acquire and release: what the block wrote before its last
-// barrier is visible to blocks that count later, and what blocks that counted earlier wrote is visible after it.
-__device__ __forceinline__ int32_t count_done(int32_t* done, int32_t more) {
-  int32_t before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(done), "r"(more) : "memory");
-  return before;
-}
 
 // Returns whether `more` completes the counter to `all`, and then zeroes it for the next launch. Earlier blocks' writes
 // are then visible to all threads of this block. All threads must call it; `last` is shared.

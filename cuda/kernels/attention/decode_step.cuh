@@ -15,12 +15,6 @@ __device__ __forceinline__ int first_dim(int g) { return kF8 ? 2 * g : g; }
 template <bool kF8>
 constexpr int kNextDim = kF8 ? 1 : 8;
 
-__device__ __forceinline__ uint32_t load_shared2(uint32_t address) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
-  return v;
-}
-
 // Loads the fragment of keys for the dims [16 k, +16).
 template <class T, int kDim, bool kF8>
 __device__ __forceinline__ void load_keys(uint32_t (&a)[4], uint32_t keys, int k, int lane) {
@@ -37,7 +31,7 @@ __device__ __forceinline__ void load_keys(uint32_t (&a)[4], uint32_t keys, int k
 // scores (16 keys x 8 heads) of kTogether steps, interleaved and each in two chains, so that products hide each other's
 // latency.
 template <class T, int kDim, bool kF8, int kTogether>
-__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], const Room<kDim, kF8, kTogether>& room, int lane,
+__device__ __forceinline__ void score_keys(const Queries<T, kDim>& queries, const Room<kDim, kF8, kTogether>& room, int lane,
                                            float (&scores)[kTogether][4]) {
   float odd[kTogether][4];
 #pragma unroll
@@ -45,13 +39,15 @@ __device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], co
 #pragma unroll
     for (int i = 0; i < 4; ++i) scores[j][i] = odd[j][i] = 0;
 #pragma unroll
-  for (int k = 0; k < kDim / 16; ++k)
+  for (int k = 0; k < kDim / 16; ++k) {
+    const uint2 q = queries.fragment(k, lane);
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       uint32_t a[4];
       load_keys<T, kDim, kF8>(a, room.keys_of(j), k, lane);
-      mma16816<T>(k % 2 == 0 ? scores[j] : odd[j], a, q[k][0], q[k][1]);
+      mma16816<T>(k % 2 == 0 ? scores[j] : odd[j], a, q.x, q.y);
     }
+  }
 #pragma unroll
   for (int j = 0; j < kTogether; ++j)
 #pragma unroll

@@ -98,6 +98,7 @@ inline cudaError_t with_head_dim(int32_t padded_dim, F&& f) {
     case 96: return f(Dim<96>{});
     case 128: return f(Dim<128>{});
     case 256: return f(Dim<256>{});
+    case 512: return f(Dim<512>{});
   }
   return cudaErrorInvalidValue;
 }

@@ -10,14 +10,16 @@
 // Keys      are cut into pieces at absolute positions (prefill_piece_of). Each piece starts a new softmax. Its keys are
 //           loaded in tiles of kKeys absolute positions, kAhead tiles ahead. A row's softmax advances tile by tile; a
 //           tile that the row does not see leaves it unchanged, and a piece that it does not see is skipped for it.
+// Halves    Above 256 dims a block weighs one half of the values' dims (kHalves in attention/prefill_params.cuh). Both halves
+//           have the same scores, so which block computes one changes no bit.
 // Merge     A row's result is its pieces merged in ascending order, always two by merge(). A block with a whole tile
 //           merges each piece into the rows' results so far, which stay in the workspace (L2). Blocks of a split tile
 //           store their pieces there, and merge_pieces merges them with the same functions. So neither the chunking of
 //           a prompt, nor the tiles of a chunk, nor the blocks of a tile change any bit.
 // Memory    kBlocks * 64 queries, kAhead + 1 times kKeys keys and values. kBlocks is 2 if a block may have that much
-//           and there is work for all SMs, otherwise 1; kAhead is 1, or 3 if an SM has at most one block. Neither
-//           changes bits. The block ids of a tile are loaded kAhead tiles earlier still, so that no load waits for
-//           another.
+//           and there is work for all SMs, otherwise 1; kAhead is 1, or 3 if an SM has at most one block. Above 256 dims
+//           both are 1, because more fits no device or few. Neither changes bits. The block ids of a tile are loaded
+//           kAhead tiles earlier still, so that no load waits for another.
 // 8 bits    Keys and values are loaded as they are into kAhead buffers, and each thread widens what it has loaded
 //           exactly to the layout's type, so only one tile of that type is needed. A score is (product * key's scale) *
 //           the scores' scale. A weight times the value's scale is rounded to the layout's type; the softmax sums
@@ -42,12 +44,12 @@ constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
 // 8 bits: one tile of the layout's type, kAhead tiles of 8 bits, and kAhead + 1 tiles' scales.
 template <int kDim, int kBlocks, int kAhead, bool kF8>
 constexpr int kSharedBytes =
-    kF8 ? (kBlocks * 64 + 2 * kKeys<kDim>) * kSharedRow<kDim> + 2 * kAhead * kF8Side<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>
-        : (kBlocks * 64 + 2 * (kAhead + 1) * kKeys<kDim>) * kSharedRow<kDim>;
+    kBlocks * 64 * kSharedRow<kDim> + (kF8 ? kTileBytes<kDim> + kAhead * kF8TileBytes<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>
+                                           : (kAhead + 1) * kTileBytes<kDim>);
 
 template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
 __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  uint8_t* const memory = dynamic_memory();
   const AttentionArgs& c = p.args.common;
   constexpr int kRows = kBlocks * 64, kScoreTiles = kKeys<kDim> / 8;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -58,11 +60,12 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   BlockRows<kBlocks> rows;
   rows.row0 = item.row;
   rows.first_position = item.position;
-  rows.packed0 = blockIdx.z * kRows;
+  rows.packed0 = blockIdx.z / kHalves<kDim> * kRows;
   rows.packed = item.count * p.tile_heads;  // row i: token i / tile_heads
   rows.head0 = kv_head * p.group + head_tile * p.tile_heads;
   rows.heads = min(p.tile_heads, p.group - head_tile * p.tile_heads);
   rows.place = item.place;
+  rows.half = blockIdx.z % kHalves<kDim>;
   if (rows.packed0 >= rows.packed) return;
   const int32_t packed0 = rows.packed0, packed = rows.packed, head0 = rows.head0, heads = rows.heads;
   const bool alone = item.piece >= 0;
@@ -79,7 +82,6 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   const int32_t* const table = c.rows.block_ids + c.rows.table[item.row];
 
   const uint32_t queries = shared_address(memory), stages = queries + kRows * kSharedRow<kDim>;
-  constexpr uint32_t kStageBytes = 2 * kKeys<kDim> * kSharedRow<kDim>;
   for (int i = threadIdx.x; i < kRows * (kDim / 8); i += kThreads) {
     const int32_t r = i / (kDim / 8), piece = i % (kDim / 8), token = (packed0 + r) / p.tile_heads;
     const int32_t head = (packed0 + r) % p.tile_heads;
@@ -90,17 +92,17 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   // Stages for 16 bits: kAhead + 1 tiles. For 8 bits: the wide tile, then kAhead tiles of 8 bits, then kAhead + 1 of
   // scales.
   constexpr int kStages = kAhead + 1;
-  [[maybe_unused]] const uint32_t raws = stages + kStageBytes;
-  [[maybe_unused]] const uint32_t all_scales = raws + kAhead * 2 * kF8Side<kDim>;
+  [[maybe_unused]] const uint32_t raws = stages + kTileBytes<kDim>;
+  [[maybe_unused]] const uint32_t all_scales = raws + kAhead * kF8TileBytes<kDim>;
   const auto fetch_tile = [&](int32_t j) {  // tile j of the block, and the ids of the tile kAhead after it
     const int32_t key = first_key + j * kKeys<kDim>;
     if (key <= longest) {
       const uint32_t ids = ids_of<kDim>(queries, j % kStages);
       if constexpr (kF8)
-        fetch_f8<kDim>(c, ids, kv_head, key, longest, raws + j % kAhead * 2 * kF8Side<kDim>,
+        fetch_f8<kDim>(c, ids, kv_head, rows.half, key, longest, raws + j % kAhead * kF8TileBytes<kDim>,
                        all_scales + j % kStages * 2 * kScaleSide<kDim>);
       else
-        fetch<T, kDim>(c, ids, kv_head, key, longest, stages + j % kStages * kStageBytes);
+        fetch<T, kDim>(c, ids, kv_head, rows.half, key, longest, stages + j % kStages * kTileBytes<kDim>);
     }
     const int32_t later = key + kAhead * kKeys<kDim>;
     if (later <= longest) fetch_ids<kDim>(c, table, later, longest, ids_of<kDim>(queries, (j + kAhead) % kStages));
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     fetch_tile(j);
   }
 
-  float out[kBlocks][kDim / 8][4] = {};
+  float out[kBlocks][kValueDims<kDim> / 8][4] = {};
   RowSoftmax softmax[kBlocks][2];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) softmax[b][0] = softmax[b][1] = RowSoftmax{-INFINITY, 0.0f};
@@ -130,12 +132,12 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
 #pragma unroll 1
     for (; key < end; key += kKeys<kDim>, ++j) {
       const int32_t next = key + kKeys<kDim>;
-      const uint32_t stage = kF8 ? stages : stages + j % kStages * kStageBytes;
+      const uint32_t stage = kF8 ? stages : stages + j % kStages * kTileBytes<kDim>;
       [[maybe_unused]] const uint32_t scales = all_scales + j % kStages * 2 * kScaleSide<kDim>;
       copies_wait<kAhead - 1>();
       __syncthreads();  // the tile has arrived, and every warp is done with the one before
       if constexpr (kF8) {
-        widen_tile<T, kDim>(raws + j % kAhead * 2 * kF8Side<kDim>, stage);
+        widen_tile<T, kDim>(rows.half, raws + j % kAhead * kF8TileBytes<kDim>, stage);
         __syncthreads();  // the tile is widened
       }
       fetch_tile(j + kAhead);
@@ -173,16 +175,17 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
           if (masks) mask(scores[b], key, t, rows.position[b], c.window, 0.0f);
         }
       }
-      const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
+      constexpr int kValueRow = kSharedRow<kValueDims<kDim>>;
+      const uint32_t v_row = stage + kKeys<kDim> * kSharedRow<kDim> + lane % 16 * kValueRow + lane / 16 * 16;
 #pragma unroll
       for (int n = 0; n < kScoreTiles / 2; ++n) {
         uint32_t weights[kBlocks][4];
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) pack_weights<T>(scores[b][2 * n], scores[b][2 * n + 1], weights[b]);
 #pragma unroll
-        for (int d = 0; d < kDim / 16; ++d) {
+        for (int d = 0; d < kValueDims<kDim> / 16; ++d) {
           uint32_t values[4];
-          load_matrices_transposed(values, v_row + n * 16 * kSharedRow<kDim> + d * 32);
+          load_matrices_transposed(values, v_row + n * 16 * kValueRow + d * 32);
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
             mma16816<T>(out[b][2 * d], weights[b], values[0], values[1]);
@@ -202,7 +205,8 @@ cudaError_t run(const Params& p, const Stream& on) {
   constexpr int kBytes = kSharedBytes<kDim, kBlocks, kAhead, kF8>;
   const cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kAhead, kF8>, kBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(p.columns()), kTileRows / (64 * kBlocks));
+  const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(p.columns()),
+                  kTileRows / (64 * kBlocks) * kHalves<kDim>);
   return launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kAhead, kF8>, p);
 }
 
@@ -213,7 +217,8 @@ cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
   const int64_t tiles = static_cast<int64_t>(p.args.item_count) * p.columns();
   if constexpr (kMostBlocks<kDim> == 2)
     if (kSharedBytes<kDim, 2, 1, kF8> <= most && tiles >= p.args.sm_count) return run<T, kDim, 2, 1, kF8>(p, on);
-  if (kSharedBytes<kDim, 1, 3, kF8> <= most && 2 * tiles <= p.args.sm_count) return run<T, kDim, 1, 3, kF8>(p, on);
+  if constexpr (kHalves<kDim> == 1)
+    if (kSharedBytes<kDim, 1, 3, kF8> <= most && 2 * tiles <= p.args.sm_count) return run<T, kDim, 1, 3, kF8>(p, on);
   return run<T, kDim, 1, 1, kF8>(p, on);
 }
 
@@ -256,8 +261,19 @@ int32_t prefill_tile_rows(int32_t, int32_t heads, int32_t kv_heads) {
 int32_t prefill_columns(int32_t heads, int32_t kv_heads) { return kv_heads * tiles_a_group(heads / kv_heads); }
 
 int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_dim) {
-  return value_bytes(capacity, heads, pad_head_dim(head_dim)) +
-         aligned(static_cast<int64_t>(capacity) * heads * static_cast<int64_t>(sizeof(float2)));
+  const int32_t padded_dim = pad_head_dim(head_dim);
+  return value_bytes(capacity, heads, padded_dim) +
+         aligned(static_cast<int64_t>(capacity) * heads * halves_of(padded_dim) * static_cast<int64_t>(sizeof(float2)));
+}
+
+int32_t attention_shared_bytes(int32_t head_dim) {
+  int32_t bytes = 0;
+  (void)with_head_dim(pad_head_dim(head_dim), [&](auto dim) {
+    constexpr int kDim = decltype(dim)::value;
+    bytes = std::max(kSharedBytes<kDim, 1, 1, false>, kSharedBytes<kDim, 1, 1, true>);
+    return cudaSuccess;
+  });
+  return bytes;
 }
 
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {

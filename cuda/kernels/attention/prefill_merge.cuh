@@ -12,7 +12,7 @@ constexpr int kMergeThreads = 128;
 // Merges the pieces of a row of a split tile; a thread owns one quad of one head.
 template <int kDim>
 __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_constant__ Params p) {
-  constexpr int kQuads = kDim / 4;
+  constexpr int kQuads = kDim / 4, kQuadsAHalf = kValueDims<kDim> / 4;
   const AttentionArgs& c = p.args.common;
   grid_wait();
   grid_trigger();
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int64_t at = first + min(begin + j, pieces - 1) * step;
-      parts[j] = __ldcg(p.parts + at);
+      parts[j] = __ldcg(p.parts + at * kHalves<kDim> + quad / kQuadsAHalf);
       values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * kDim) + quad);
     }
 #pragma unroll

@@ -8,6 +8,15 @@
 
 namespace mr::cuda::prefill {
 
+// A block weighs at most 256 dims of the values: the sums of more would not fit its registers. A wider head has a block for
+// each half of the values' dims, and both compute the same scores. That is half as many products again as one block with
+// all sums would need, but no exchange between blocks.
+constexpr int32_t halves_of(int32_t padded_dim) { return padded_dim <= 256 ? 1 : 2; }
+template <int kDim>
+constexpr int kHalves = halves_of(kDim);
+template <int kDim>
+constexpr int kValueDims = kDim / kHalves<kDim>;
+
 struct Params {
   PrefillAttentionArgs args;
   float scale_log2, cap_scale;       // see ScoreRule
@@ -15,7 +24,7 @@ struct Params {
   int32_t tile_share;                // row * tile_share >> 16 is row / tile_heads for the rows of a tile: no division
   // Workspace: partial results by slot and query head.
   float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
-  float2* parts;  // (capacity, heads): top and sum of a Part
+  float2* parts;  // (capacity, heads, halves): top and sum of a Part, equal in both halves
 
   __host__ __device__ int32_t columns() const { return args.common.layout.kv_heads * tiles; }
 };

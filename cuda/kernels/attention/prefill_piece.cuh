@@ -13,6 +13,7 @@ struct BlockRows {
   int32_t packed0, packed;         // packed rows of the tile: the block's first, all
   int32_t head0, heads;            // query heads [head0, head0 + heads)
   int32_t place;                   // workspace slot of the tile's first row, in this item
+  int32_t half;                    // of the values' dims
   int32_t position[kBlocks][2];    // of rows g and g + 8 of the thread's groups
 };
 
@@ -21,11 +22,12 @@ struct BlockRows {
 // are issued before the first is used: as many as fit the registers that held the scores.
 template <class T, int kDim, int kBlocks>
 __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBlocks>& rows, int32_t piece, bool first, bool alone,
-                                          RowSoftmax (&softmax)[kBlocks][2], float (&out)[kBlocks][kDim / 8][4]) {
+                                          RowSoftmax (&softmax)[kBlocks][2], float (&out)[kBlocks][kValueDims<kDim> / 8][4]) {
+  constexpr int kOut = kValueDims<kDim>;
   const AttentionArgs& c = p.args.common;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   Part parts[kBlocks][2];
-  int64_t at[kBlocks][2];  // of each row in the workspace
+  int64_t at[kBlocks][2];  // of each row's half in the workspace
   bool sees[kBlocks][2];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b)
@@ -36,7 +38,7 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
       const int32_t position = rows.position[b][r], token = position - rows.first_position;
       const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
       sees[b][r] = i < rows.packed && head < rows.heads && position >= prefill_piece_begin(piece);
-      at[b][r] = sees[b][r] ? static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head : 0;
+      at[b][r] = sees[b][r] ? (static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head) * kHalves<kDim> + rows.half : 0;
     }
   if (!first) {
     float2 shares[kBlocks][2];
@@ -58,16 +60,16 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
     for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
       for (int r0 = 0; r0 < 2; r0 += kTogether) {
-        float4 before[kTogether][kDim / 16];
+        float4 before[kTogether][kOut / 16];
 #pragma unroll
         for (int r = 0; r < kTogether; ++r)
 #pragma unroll
-          for (int n = 0; n < kDim / 16; ++n)
-            before[r][n] = __ldcg(reinterpret_cast<const float4*>(p.values + at[b][r0 + r] * kDim) + 4 * n + t);
+          for (int n = 0; n < kOut / 16; ++n)
+            before[r][n] = __ldcg(reinterpret_cast<const float4*>(p.values + at[b][r0 + r] * kOut) + 4 * n + t);
 #pragma unroll
         for (int r = 0; r < kTogether; ++r)
 #pragma unroll
-          for (int n = 0; n < kDim / 16; ++n) {
+          for (int n = 0; n < kOut / 16; ++n) {
             const int e = 2 * (r0 + r);
             const float2 share = shares[b][r0 + r];
             out[b][2 * n][e] = merge_values(before[r][n].x, out[b][2 * n][e], share);
@@ -85,21 +87,22 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
       const Part part = parts[b][r];
       if (sees[b][r] && !alone && position < prefill_piece_begin(piece + 1)) {
         const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
-        uint16_t* const to = output_of(c, rows.row0 + token, rows.head0 + head);
+        uint16_t* const to = output_of(c, rows.row0 + token, rows.head0 + head) + rows.half * kOut;
         const float share = 1.0f / part.sum;
 #pragma unroll
-        for (int n = 0; n < kDim / 8; ++n)
-          store_pair(c.out_act, to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] * share, out[b][n][2 * r + 1] * share);
+        for (int n = 0; n < kOut / 8; ++n)
+          store_pair(c.out_act, to, 8 * n + 2 * t, c.layout.head_dim - rows.half * kOut, out[b][n][2 * r] * share,
+                     out[b][n][2 * r + 1] * share);
       } else if (sees[b][r]) {
-        float4* const values = reinterpret_cast<float4*>(p.values + at[b][r] * kDim) + t;
+        float4* const values = reinterpret_cast<float4*>(p.values + at[b][r] * kOut) + t;
 #pragma unroll
-        for (int n = 0; n < kDim / 8; n += 2)
+        for (int n = 0; n < kOut / 8; n += 2)
           __stcg(values + 2 * n, make_float4(out[b][n][2 * r], out[b][n][2 * r + 1], out[b][n + 1][2 * r],
                                              out[b][n + 1][2 * r + 1]));
         if (t == 0) __stcg(p.parts + at[b][r], make_float2(part.top, part.sum));
       }
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) out[b][n][2 * r] = out[b][n][2 * r + 1] = 0;
+      for (int n = 0; n < kOut / 8; ++n) out[b][n][2 * r] = out[b][n][2 * r + 1] = 0;
     }
 }
 

@@ -1,8 +1,10 @@
-// attention/prefill_tile: one tile of keys and values of prefill attention: loading, widening, scaling and masking.
+// attention/prefill_tile: one tile of keys, and of a half of their values' dims, of prefill attention: loading, widening,
+// scaling and masking.
 #pragma once
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/mma.cuh"
+#include "kernels/attention/prefill_params.cuh"
 #include "kernels/f8.cuh"
 
 namespace mr::cuda::prefill {
@@ -12,9 +14,11 @@ constexpr int kThreads = 32 * kWarps;
 
 template <int kDim>
 constexpr int kKeys = kDim <= 128 ? 64 : 32;
-// Bytes of a tile's keys, or values, in 8 bits, and of their scales.
+// Bytes of a tile, whose rows of keys come before those of values; of one in 8 bits; and of the scales of its keys, or values.
 template <int kDim>
-constexpr int kF8Side = kKeys<kDim> * kDim;
+constexpr int kTileBytes = kKeys<kDim> * (kSharedRow<kDim> + kSharedRow<kValueDims<kDim>>);
+template <int kDim>
+constexpr int kF8TileBytes = kKeys<kDim> * (kDim + kValueDims<kDim>);
 template <int kDim>
 constexpr int kScaleSide = kKeys<kDim> * 4;
 
@@ -54,21 +58,45 @@ struct Rounds {
   static constexpr bool kOfOneBlock = kThreads % kPieces == 0 && 16 % kRows == 0;
   static constexpr bool kWhole = kKeys<kDim> * kPieces % kThreads == 0;
   __device__ __forceinline__ static int32_t block_row(int round, int32_t row) { return kOfOneBlock ? round * kRows : row; }
+  // Calls copy(round) for every round. Those of heads above 256 dims are unrolled by eight, because the registers do not hold
+  // what the compiler computes ahead for all of them.
+  template <class Copy>
+  __device__ __forceinline__ static void each(Copy copy) {
+    if constexpr (kHalves<kDim> == 1) {
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) copy(n);
+    } else {
+#pragma unroll 8
+      for (int n = 0; n < kCount; ++n) copy(n);
+    }
+  }
 };
+
+// Returns whether a piece of a row, of kPieces, is of this half of the values.
+template <int kDim, int kPieces>
+__device__ __forceinline__ bool in_half([[maybe_unused]] int32_t half, [[maybe_unused]] int32_t piece) {
+  if constexpr (kHalves<kDim> == 1) return true;
+  else return piece / (kPieces / kHalves<kDim>) == half;
+}
+// Returns the bytes from a dim of key r of a tile to the same dim of value r. Rows of keys have kRow bytes, and dims kSize.
+template <int kDim, int kRow, int kSize>
+__device__ __forceinline__ int32_t to_values([[maybe_unused]] int32_t half, [[maybe_unused]] int32_t r) {
+  if constexpr (kHalves<kDim> == 1) return kKeys<kDim> * kRow;
+  else return kKeys<kDim> * kRow - (r * (kDim - kValueDims<kDim>) + half * kValueDims<kDim>) * kSize;
+}
 
 // Requests the tile that begins at `key`; its block ids are at `ids`.
 template <class T, int kDim>
-__device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t key, int32_t longest,
-                                      uint32_t stage) {
+__device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t half, int32_t key,
+                                      int32_t longest, uint32_t stage) {
   constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
   const KvLayout& l = c.layout;
   const int32_t shift = l.block_size == 16 ? 4 : 5;
   const TileBlocks blocks(ids);
   using Round = Rounds<kDim, kPieces>;
-#pragma unroll
-  for (int n = 0; n < Round::kCount; ++n) {
+  Round::each([&](int n) {
     const int32_t i = n * kThreads + static_cast<int32_t>(threadIdx.x);
-    if (!Round::kWhole && i >= kKeys<kDim> * kPieces) break;
+    if (!Round::kWhole && i >= kKeys<kDim> * kPieces) return;
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
     const int64_t block = blocks[Round::block_row(n, r) >> shift];
@@ -76,14 +104,15 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int3
                        static_cast<int64_t>(position & (l.block_size - 1)) * kDim + piece * 8;
     const uint32_t to = stage + r * kSharedRow<kDim> + piece * 16;
     copy_valid(to, static_cast<const T*>(c.keys) + at, valid);
-    copy_valid(to + kKeys<kDim> * kSharedRow<kDim>, static_cast<const T*>(c.values) + at, valid);
-  }
+    if (in_half<kDim, kPieces>(half, piece))
+      copy_valid(to + to_values<kDim, kSharedRow<kDim>, 2>(half, r), static_cast<const T*>(c.values) + at, valid);
+  });
 }
 
 // The same for 8 bits: elements go to `raw`, keys first, and scales likewise to `scales`.
 template <int kDim>
-__device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t key, int32_t longest,
-                                         uint32_t raw, uint32_t scales) {
+__device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t half, int32_t key,
+                                         int32_t longest, uint32_t raw, uint32_t scales) {
   constexpr int kPieces = kDim / 16;  // of 16 bytes, a row
   const KvLayout& l = c.layout;
   const int32_t shift = l.block_size == 16 ? 4 : 5;
@@ -91,17 +120,17 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, i
   const uint8_t* const values = static_cast<const uint8_t*>(c.values);
   const TileBlocks blocks(ids);
   using Round = Rounds<kDim, kPieces>;
-#pragma unroll
-  for (int n = 0; n < Round::kCount; ++n) {
+  Round::each([&](int n) {
     const int32_t i = n * kThreads + static_cast<int32_t>(threadIdx.x);
-    if (!Round::kWhole && i >= kKeys<kDim> * kPieces) break;
+    if (!Round::kWhole && i >= kKeys<kDim> * kPieces) return;
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
     const int64_t block = blocks[Round::block_row(n, r) >> shift];
     const int64_t at = l.f8_at(block, kv_head, position & (l.block_size - 1)) + piece * 16;
     copy_valid(raw + i * 16, keys + at, valid);
-    copy_valid(raw + kF8Side<kDim> + i * 16, values + at, valid);
-  }
+    if (in_half<kDim, kPieces>(half, piece))
+      copy_valid(raw + to_values<kDim, kDim, 1>(half, r) + i * 16, values + at, valid);
+  });
   if (threadIdx.x < kKeys<kDim> / 2) {  // four scales of keys, or of values
     constexpr int kQuads = kKeys<kDim> / 4;
     const int32_t quad = threadIdx.x % kQuads, position = key + quad * 4;
@@ -114,17 +143,20 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, i
 
 // Widens the pieces that this thread loaded into the tile: keys first, as fetch arranges them.
 template <class T, int kDim>
-__device__ __forceinline__ void widen_tile(uint32_t raw, uint32_t tile) {
+__device__ __forceinline__ void widen_tile(int32_t half, uint32_t raw, uint32_t tile) {
   constexpr int kPieces = kDim / 16;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
-    const uint32_t to = tile + i / kPieces * kSharedRow<kDim> + i % kPieces * 32;
+    const int32_t r = i / kPieces;
+    const uint32_t to = tile + r * kSharedRow<kDim> + i % kPieces * 32;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
+      if (side == 1 && !in_half<kDim, kPieces>(half, i % kPieces)) break;
+      const int32_t of_side = side * to_values<kDim, kSharedRow<kDim>, 2>(half, r);
       uint4 wide[2];
-      widen_f8<T>(load_shared16(raw + side * kF8Side<kDim> + i * 16), wide);
-      store_shared16(to + side * kKeys<kDim> * kSharedRow<kDim>, wide[0]);
-      store_shared16(to + side * kKeys<kDim> * kSharedRow<kDim> + 16, wide[1]);
+      widen_f8<T>(load_shared16(raw + side * to_values<kDim, kDim, 1>(half, r) + i * 16), wide);
+      store_shared16(to + of_side, wide[0]);
+      store_shared16(to + of_side + 16, wide[1]);
     }
   }
 }

@@ -58,6 +58,9 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
   unsigned x, y, z;
 };
+struct int2 {
+  int x, y;
+};
 struct uint2 {
   unsigned x, y;
 };
@@ -72,17 +75,31 @@ struct alignas(16) uint4 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 // Must be defined by programs that need them: attributes of the device, and launches by a kernel's address.
-enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrComputeCapabilityMinor,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+  cudaDevAttrMultiProcessorCount,
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
+constexpr int cudaSharedmemCarveoutMaxShared = 100;
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value);
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes, cudaStream_t);
 
 cudaError_t cudaSetDevice(int);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t);
 const char* cudaGetErrorString(cudaError_t);
@@ -93,6 +110,8 @@ template <class T>
 cudaError_t cudaHostAlloc(T** data, size_t bytes, unsigned flags) { return cudaHostAlloc(reinterpret_cast<void**>(data), bytes, flags); }
 cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind);
+cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t*, unsigned, int);
@@ -156,6 +175,16 @@ using std::min;
 inline void __syncthreads() { emulated::barrier(); }
 inline void __syncwarp() { emulated::warp_barrier(); }
 inline void __threadfence() {}
+// Counts in the block's shared words, because threads run one after another.
+inline int __syncthreads_or(int v) {
+  static thread_local int any;
+  emulated::barrier();
+  any = 0;
+  emulated::barrier();
+  any |= v;
+  emulated::barrier();
+  return any;
+}
 template <class T>
 T __ldcg(const T* from) { return *from; }
 template <class T>
@@ -218,6 +247,13 @@ inline int __float_as_int(float v) { return emulated_bits<int>(v); }
 inline float __uint_as_float(uint32_t v) { return emulated_bits<float>(v); }
 inline double __longlong_as_double(long long v) { return emulated_bits<double>(v); }
 inline long long __double_as_longlong(double v) { return emulated_bits<long long>(v); }
+// Byte i of the result is byte (selector >> 4 i) & 7 of the eight bytes of `high` and `low`.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t out = 0;
+  for (uint32_t i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return out;
+}
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

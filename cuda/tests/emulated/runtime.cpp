@@ -142,17 +142,18 @@ cudaError_t put(std::function<void()> work) {
 }
 
 cudaError_t run_grid(dim3 grid, dim3 threads, std::function<void()> thread) {
-  if (threads.x == 0 || threads.x > kMostThreads || threads.y != 1 || grid.x == 0 || grid.y == 0 || grid.z != 1) {
-    std::fprintf(stderr, "a grid of %u by %u blocks of %u threads\n", grid.x, grid.y, threads.x);
+  if (threads.x == 0 || threads.x > kMostThreads || threads.y != 1 || grid.x == 0 || grid.y == 0 || grid.z == 0) {
+    std::fprintf(stderr, "a grid of %u by %u by %u blocks of %u threads\n", grid.x, grid.y, grid.z, threads.x);
     std::abort();
   }
-  grid_size = {grid.x, grid.y, 1};
+  grid_size = {grid.x, grid.y, grid.z};
+  const unsigned blocks = grid.x * grid.y * grid.z;
   block_size = {threads.x, 1, 1};
   block.thread = &thread;
-  for (unsigned i = 0; i < grid.x * grid.y; ++i) {
+  for (unsigned i = 0; i < blocks; ++i) {
     const bool ascending = i % 2 == 0;
-    const unsigned turn = ascending ? i / 2 : grid.x * grid.y - 1 - i / 2;
-    block_index = {turn % grid.x, turn / grid.x, 0};
+    const unsigned turn = ascending ? i / 2 : blocks - 1 - i / 2;
+    block_index = {turn % grid.x, turn / grid.x % grid.y, turn / grid.x / grid.y};
     run_block(static_cast<int>(threads.x), ascending);
   }
   return cudaSuccess;
@@ -170,6 +171,11 @@ size_t taken = 0;
 }
 
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "an error of the emulated device"; }
 const char* cudaGetErrorString(cudaError_t) { return "it is told by its number"; }
@@ -189,6 +195,14 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMall
 cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = *total = size_t{1} << 40;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  memset(to, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {

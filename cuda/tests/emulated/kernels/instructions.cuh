@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <deque>
 #include <functional>
 #include <type_traits>
 #include <vector>
@@ -17,6 +18,7 @@ constexpr uint32_t kSharedStart = 4096;
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - shared_bytes) + kSharedStart;
 }
+inline uint8_t* dynamic_memory() { return shared_bytes; }
 inline uint8_t* shared_at(uint32_t address) { return shared_bytes + (address - kSharedStart); }
 inline uint32_t load_shared4(uint32_t address) {
   uint32_t v;
@@ -31,21 +33,45 @@ inline uint4 load_shared16(uint32_t address) {
 inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address), &v, sizeof v); }
 
 inline void store_shared8(uint32_t address, uint2 v) { memcpy(shared_at(address), &v, sizeof v); }
+inline uint2 load_shared8(uint32_t address) {
+  uint2 v;
+  memcpy(&v, shared_at(address), sizeof v);
+  return v;
+}
+inline uint32_t load_shared2(uint32_t address) {
+  uint16_t v;
+  memcpy(&v, shared_at(address), sizeof v);
+  return v;
+}
+inline float load_shared_float(uint32_t address) { return __uint_as_float(load_shared4(address)); }
+inline float2 load_shared_floats(uint32_t address) { return {load_shared_float(address), load_shared_float(address + 4)}; }
 
-// This thread's asynchronous copies, which run only when they are waited for.
-inline std::vector<std::function<void()>> emulated_copies[1024];
-inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
-  emulated_copies[threadIdx.x].push_back([=] {
-    memset(shared_at(to), 0, 16);
+inline int32_t count_done(int32_t* done, int32_t more) { return atomicAdd(done, more); }
+
+// CopyGroups is a thread's asynchronous copies. They run only when they are waited for.
+struct CopyGroups {
+  std::vector<std::function<void()>> open;
+  std::deque<std::vector<std::function<void()>>> committed;
+};
+inline CopyGroups emulated_copies[1024];
+inline void copy_or_zero(uint32_t to, const void* from, uint32_t bytes, uint32_t all) {
+  emulated_copies[threadIdx.x].open.push_back([=] {
+    memset(shared_at(to), 0, all);
     memcpy(shared_at(to), from, bytes);
   });
 }
-inline void copies_commit() {}
+inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 16); }
+inline void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 4); }
+inline void copies_commit() {
+  CopyGroups& mine = emulated_copies[threadIdx.x];
+  mine.committed.push_back(std::move(mine.open));
+  mine.open.clear();
+}
 template <int pending>
 void copies_wait() {
-  static_assert(pending == 0);
-  for (const auto& copy : emulated_copies[threadIdx.x]) copy();
-  emulated_copies[threadIdx.x].clear();
+  auto& groups = emulated_copies[threadIdx.x].committed;
+  for (; groups.size() > pending; groups.pop_front())
+    for (const auto& copy : groups.front()) copy();
 }
 
 struct NamedBarrier {
@@ -76,6 +102,26 @@ inline void load_matrices(uint32_t (&out)[4], uint32_t address) {
   emulated::warp_barrier();
   for (uint32_t i = 0; i < 4; ++i) out[i] = load_shared4(rows[warp][i * 8 + lane / 4] + lane % 4 * 4);
   emulated::warp_barrier();
+}
+
+// The same, each transposed.
+inline void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
+  static uint32_t rows[32][32];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  rows[warp][lane] = address;
+  emulated::warp_barrier();
+  for (uint32_t i = 0; i < 4; ++i) {
+    const auto element = [&](uint32_t row) { return load_shared2(rows[warp][i * 8 + row] + lane / 4 * 2); };
+    out[i] = element(lane % 4 * 2) | element(lane % 4 * 2 + 1) << 16;
+  }
+  emulated::warp_barrier();
+}
+
+// Lane 4 g + t has row g, columns 2 t and 2 t + 1, before and after.
+inline uint32_t transpose(uint32_t x) {
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+  const uint32_t first = emulated::of_lane(x, 8 * t + g / 2), second = emulated::of_lane(x, 8 * t + 4 + g / 2);
+  return (first >> g % 2 * 16 & 0xffffu) | (second >> g % 2 * 16 & 0xffffu) << 16;
 }
 
 template <class E>

@@ -1,7 +1,9 @@
-// math: the exponential of attention on the host.
+// math: the functions of kernels/math.cuh, and the exponential of attention, on the host.
 #pragma once
 
-#include <cmath>
+#include <cuda_runtime.h>
+
+#include "../../../../kernels/math.cuh"
 
 namespace mr::cuda {
 
