@@ -21,7 +21,7 @@ type model struct {
 // ones are drawn where the engine computes their blocks.
 const (
 	modelRows      = 0 // cheap enough for hundreds of rows a step
-	numOrdinary    = 7
+	numOrdinary    = 8
 	modelWide      = numOrdinary
 	modelLong      = numOrdinary + 1
 	firstDescribed = numOrdinary + 2
@@ -45,6 +45,9 @@ var models = withDescribed([firstDescribed + numDescribed]model{
 	{"two heads of 256, 4 bits", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 64, 2, 1, 256, 64, 64
 	}), one(engine.Q4_0), engine.BF16, nil},
+	{"four heads of 512 for one key", shape(func(d *engine.Uniform) {
+		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 64, 4, 1, 512, 64, 128
+	}), one(engine.Q8_0), engine.F16, nil},
 	{"every kind of product", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 256, 8, 2, 32, 256, 32
 		d.OBias, d.RopeFactors = true, true

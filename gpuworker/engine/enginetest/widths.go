@@ -44,7 +44,7 @@ func testHeadWidths(t *testing.T, opener func(*testing.T) engine.Device, opts Op
 		t.Run(fmt.Sprintf("of %d", width), func(t *testing.T) { tinyOf(headsOf(width)).check(t, dev, opts) })
 	}
 	t.Run("beyond 256 run or are refused by name", func(t *testing.T) {
-		for _, width := range []int{258, 320, 512, 4096} {
+		for _, width := range []int{257, 258, 320, 511, 512, 4096} {
 			model := tinyOf(headsOf(width))
 			m, err := dev.NewModel(model.desc)
 			skipUndivided(t, dev, err)
