@@ -6,14 +6,13 @@
 
 #include "cpu/shape.h"
 #include "kernels/gemm/weight.h"
+#include "kernels/sampler/sampler.h"
 #include "src/digest.h"
 #include "src/error.h"
 #include "src/kinds.h"
 
 namespace mr::cuda {
 namespace {
-
-constexpr int32_t kMostVocab = 1 << 18;  // of the sampler
 
 // Throws UNIMPLEMENTED if no kernel runs matrices of the type. The message names the type and lists those that run.
 void check_weight_type(const mr_tensor_desc& tensor) {

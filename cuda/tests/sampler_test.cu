@@ -48,28 +48,74 @@ TEST(Sampler, ChoosesWhatTheCpuEngineChooses) {
 
 TEST(Sampler, ChoosesWhatTheCpuEngineChoosesFromALargeVocabulary) {
   Numbers n(22);
-  const int32_t vocab = 128256;
-  std::vector<float> logits = n.normals(static_cast<size_t>(vocab), 2.5f);
-  std::vector<float> flat(static_cast<size_t>(vocab), 0.5f);
-  logits.insert(logits.end(), flat.begin(), flat.end());
-  std::vector<Request> requests;
-  for (int32_t i = 0; i < 30; ++i) {  // padding jobs, so that a warp has two pieces
-    Request r;
-    r.logits_row = i % 2;
-    r.position = i;
-    r.params.seed = n.next();
-    r.params.temperature = 0.5f + 0.1f * static_cast<float>(i % 8);
-    r.params.top_n = i % 5 == 0 ? 20 : 0;
-    if (i % 6 == 1) r.params.temperature = 0;
-    if (i % 6 == 2) r.params.top_p = 0.9f;
-    if (i % 6 == 3) r.params.top_k = 50;
-    if (i % 6 == 4) r.params.typical_p = 0.8f;
-    if (i % 6 == 5) r.params.top_k = 20000, r.params.top_p = 0.99f, r.params.min_p = 0.001f;
-    requests.push_back(r);
+  for (const int32_t vocab : {128256, 262208, kMostVocab}) {
+    std::vector<float> logits = n.normals(static_cast<size_t>(vocab), 2.5f);
+    std::vector<float> flat(static_cast<size_t>(vocab), 0.5f);
+    logits.insert(logits.end(), flat.begin(), flat.end());
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 30; ++i) {  // padding jobs, so that a warp has two pieces of the smallest
+      Request r;
+      r.logits_row = i % 2;
+      r.position = i;
+      r.params.seed = n.next();
+      r.params.temperature = 0.5f + 0.1f * static_cast<float>(i % 8);
+      r.params.top_n = i % 5 == 0 ? 20 : 0;
+      if (i % 6 == 1) r.params.temperature = 0;
+      if (i % 6 == 2) r.params.top_p = 0.9f;
+      if (i % 6 == 3) r.params.top_k = 50;
+      if (i % 6 == 4) r.params.typical_p = 0.8f;
+      if (i % 6 == 5) r.params.top_k = 20000, r.params.top_p = 0.99f, r.params.min_p = 0.001f;
+      requests.push_back(r);
+    }
+    expect_as_on_cpu(requests, logits, vocab, vocab, "request");
+    for (size_t i = 0; i < requests.size(); i += 8)  // a piece is shared by warps
+      expect_as_on_cpu({&requests[i], &requests[i] + 2}, logits, vocab, vocab, "request of few");
   }
-  const Answer got = sample(requests, logits, vocab, vocab, {}, {MR_ROW_OK}, 1);
-  for (size_t i = 0; i < requests.size(); ++i)
-    expect_same(got, i, on_cpu(requests[i], logits.data() + requests[i].logits_row * int64_t{vocab}, vocab, {}), "request");
+}
+
+// Pieces of more tokens than a block reads at once: the greatest logits and their neighbours lie in both of its reads.
+TEST(Sampler, FindsTokensAnywhereInALongPiece) {
+  Numbers n(30);
+  const int32_t vocab = kMostVocab;
+  std::vector<float> logits(static_cast<size_t>(vocab), -4.0f);
+  for (const int32_t id : {5, 2047, 2048, 4095, 4096 + 2049, 4096 * 77 + 4094, vocab - 1}) logits[static_cast<size_t>(id)] = 9.0f;
+  std::vector<float> late(static_cast<size_t>(vocab), -4.0f);
+  for (const int32_t id : {4096 * 9 + 3000, 4096 * 9 + 3001, 4096 * 100 + 2048}) late[static_cast<size_t>(id)] = 9.0f;
+  logits.insert(logits.end(), late.begin(), late.end());
+  std::vector<Request> requests;
+  for (const int32_t row : {0, 1})
+    for (int i = 0; i < 10; ++i) {
+      Request r;
+      r.logits_row = row;
+      r.params.seed = n.next();
+      r.params.temperature = i < 2 ? 0.0f : 1.0f;
+      r.params.top_n = row == 0 ? 7 - i % 3 : 3 - i % 3;
+      if (i % 2 == 1) r.params.top_p = 0.4f;
+      requests.push_back(r);
+    }
+  expect_as_on_cpu(requests, logits, vocab, vocab, "request");
+  for (size_t i = 0; i < requests.size(); i += 3) expect_as_on_cpu({requests[i]}, logits, vocab, vocab, "request alone");
+}
+
+// All tokens but one are at the distance whose mass times distance is the greatest, or all have the greatest mass.
+TEST(Sampler, AddsUpTheLargestSumsOfTheLargestVocabulary) {
+  Numbers n(31);
+  const int32_t vocab = kMostVocab;
+  std::vector<float> logits(static_cast<size_t>(vocab), 0.0f);
+  logits[77777] = 1.0f;
+  logits.resize(2 * static_cast<size_t>(vocab), 2.0f);
+  logits.back() = 1.0f;
+  std::vector<Request> requests;
+  for (const int32_t row : {0, 1}) {
+    for (const Request& r : every_filter(n, vocab, row, 1.0f)) requests.push_back(r);
+    Request typical;
+    typical.logits_row = row;
+    typical.params.seed = n.next();
+    typical.params.temperature = 1;
+    typical.params.typical_p = 0.999f;
+    requests.push_back(typical);
+  }
+  expect_as_on_cpu(requests, logits, vocab, vocab, "request");
 }
 
 TEST(Sampler, ChoosesAtTheBordersOfParts) {
@@ -173,11 +219,10 @@ TEST(Sampler, RanksTokens) {
   for (size_t i = 0; i < requests.size(); i += 7) expect_as_on_cpu({requests[i]}, logits, vocab, stride, "request alone");
 }
 
-// Blocks with as many tokens of one bin as possible, in vocabularies in which a warp has two pieces and in which it has
-// one.
+// Blocks with as many tokens of one bin as possible, in vocabularies in which a warp has two pieces, one, and a half.
 TEST(Sampler, AddsUpAllThatABinMayHold) {
   Numbers n(29);
-  for (const int32_t vocab : {245760, 245764, 262144}) {
+  for (const int32_t vocab : {245760, 245764, 262144, 262208, 507904, 507908, kMostVocab}) {
     std::vector<float> logits(static_cast<size_t>(vocab), 1.0f);
     logits[5] = 0.0f;
     std::vector<Request> requests;

@@ -78,27 +78,37 @@ struct DrawSpace {
 template <class Value>
 __device__ __forceinline__ Drawn find_token(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Place& place,
                                                      Value value) {
-  static_assert((1 << 18) / kMostPieces <= 4 * kThreads, "four tokens a thread");
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t end = min(k.a.vocab, (place.at + 1) * k.piece), id = place.at * k.piece + static_cast<int32_t>(threadIdx.x) * 4;
-  uint64_t values[4] = {}, own = 0;
-  float4 v{};
-  if (id < end) {
-    v = four_of(row, id, k.a.vocab);
-    own += values[0] = value(id, v.x);
-    own += values[1] = value(id + 1, v.y);
-    own += values[2] = value(id + 2, v.z);
-    own += values[3] = value(id + 3, v.w);
-  }
-  uint64_t upto = warp_running(own);
-  if (lane == 31) s.warps[warp] = upto;
-  __syncthreads();
-  for (int w = 0; w < warp; ++w) upto += s.warps[w];
-  if (place.left >= upto - own && place.left < upto) {
-    uint64_t rest = place.left - (upto - own);
-    int i = 0;
-    for (; i < 3 && rest >= values[i]; ++i) rest -= values[i];
-    s.drawn = Drawn{id + i, i < 2 ? (i == 0 ? v.x : v.y) : (i == 2 ? v.z : v.w)};
+  const int32_t end = min(k.a.vocab, (place.at + 1) * k.piece);
+  uint64_t left = place.left;
+#pragma unroll 1
+  for (int32_t first = place.at * k.piece; first < end; first += 4 * kThreads) {  // once, in vocabularies up to 2^18
+    const int32_t id = first + static_cast<int32_t>(threadIdx.x) * 4;
+    uint64_t values[4] = {}, own = 0;
+    float4 v{};
+    if (id < end) {
+      v = four_of(row, id, k.a.vocab);
+      own += values[0] = value(id, v.x);
+      own += values[1] = value(id + 1, v.y);
+      own += values[2] = value(id + 2, v.z);
+      own += values[3] = value(id + 3, v.w);
+    }
+    uint64_t upto = warp_running(own);
+    if (lane == 31) s.warps[warp] = upto;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) upto += s.warps[w];
+    if (left >= upto - own && left < upto) {
+      uint64_t rest = left - (upto - own);
+      int i = 0;
+      for (; i < 3 && rest >= values[i]; ++i) rest -= values[i];
+      s.drawn = Drawn{id + i, i < 2 ? (i == 0 ? v.x : v.y) : (i == 2 ? v.z : v.w)};
+    }
+    if (first + 4 * kThreads >= end) break;
+    uint64_t all = 0;
+    for (int w = 0; w < kWarps; ++w) all += s.warps[w];
+    if (left < all) break;
+    left -= all;
+    __syncthreads();
   }
   __syncthreads();
   return s.drawn;

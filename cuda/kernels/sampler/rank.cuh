@@ -87,28 +87,30 @@ __device__ __noinline__ void first_greatest(BestSpace& s, const SampleKernelArgs
   for (int32_t first = 0; found < count && first < k.pieces; first += 32) {
     for (uint32_t pieces = greatest_pieces(k, index, first, top); found < count && pieces != 0; pieces &= pieces - 1) {
       const int32_t piece = first + __ffs(static_cast<int>(pieces)) - 1, end = min(k.a.vocab, (piece + 1) * k.piece);
-      const int32_t id = piece * k.piece + static_cast<int32_t>(threadIdx.x) * 4;
-      uint32_t own = 0;
-      if (id < end) {
-        const float4 v = four_of(row, id, k.a.vocab);
-        own = (v.x == top ? 1u : 0u) | (v.y == top ? 2u : 0u) | (v.z == top ? 4u : 0u) | (v.w == top ? 8u : 0u);
+      for (int32_t begin = piece * k.piece; found < count && begin < end; begin += 4 * kThreads) {
+        const int32_t id = begin + static_cast<int32_t>(threadIdx.x) * 4;
+        uint32_t own = 0;
+        if (id < end) {
+          const float4 v = four_of(row, id, k.a.vocab);
+          own = (v.x == top ? 1u : 0u) | (v.y == top ? 2u : 0u) | (v.z == top ? 4u : 0u) | (v.w == top ? 8u : 0u);
+        }
+        int32_t upto = static_cast<int32_t>(warp_running(static_cast<uint64_t>(__popc(own))));
+        __syncthreads();
+        if (lane == 31) s.warps[warp] = static_cast<uint32_t>(upto);
+        __syncthreads();
+        int32_t before = 0, all = 0;
+        for (int32_t w = 0; w < kWarps; ++w) {
+          if (w == warp) before = all;
+          all += static_cast<int32_t>(s.warps[w]);
+        }
+        int32_t place = found + before + upto - __popc(own);
+        for (int32_t i = 0; i < 4; ++i) {
+          if ((own >> i & 1) == 0) continue;
+          if (place < count) out[place] = mr_candidate{id + i, logprob_of(top, top, log_sum)};
+          ++place;
+        }
+        found += all;
       }
-      int32_t upto = static_cast<int32_t>(warp_running(static_cast<uint64_t>(__popc(own))));
-      __syncthreads();
-      if (lane == 31) s.warps[warp] = static_cast<uint32_t>(upto);
-      __syncthreads();
-      int32_t before = 0, all = 0;
-      for (int32_t w = 0; w < kWarps; ++w) {
-        if (w == warp) before = all;
-        all += static_cast<int32_t>(s.warps[w]);
-      }
-      int32_t place = found + before + upto - __popc(own);
-      for (int32_t i = 0; i < 4; ++i) {
-        if ((own >> i & 1) == 0) continue;
-        if (place < count) out[place] = mr_candidate{id + i, logprob_of(top, top, log_sum)};
-        ++place;
-      }
-      found += all;
     }
   }
 }

@@ -57,7 +57,8 @@ __device__ __forceinline__ float from_ascending(uint32_t bits) {
 }
 
 // A key ascends for descending x, then for ascending id, so the best token has the least key.
-constexpr int kIdBits = 18;
+constexpr int kIdBits = 19;
+static_assert(kMostVocab <= 1 << kIdBits, "a key has room for every id");
 constexpr uint64_t kNoKey = ~0ull;
 __device__ __forceinline__ uint64_t best_first(float x, int32_t id) {
   return static_cast<uint64_t>(~ascending(x)) << kIdBits | static_cast<uint32_t>(id);

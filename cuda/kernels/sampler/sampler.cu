@@ -37,7 +37,7 @@ int64_t sampler_bytes(int32_t jobs, int32_t vocab) {
 
 cudaError_t launch_sample(const SampleArgs& args, const Stream& on) {
   if (args.job_count < 0 || args.job_count > args.workspace_jobs || args.job_count > 65535 || args.vocab < 1 ||
-      args.vocab > 1 << 18 || args.logits_stride % 4 != 0)
+      args.vocab > kMostVocab || args.logits_stride % 4 != 0)
     return cudaErrorInvalidValue;
   if (args.job_count == 0) return cudaSuccess;
   SampleKernelArgs k;
@@ -45,7 +45,7 @@ cudaError_t launch_sample(const SampleArgs& args, const Stream& on) {
   sampler_workspace(static_cast<uint8_t*>(args.workspace), args.workspace_jobs, args.vocab, &k.space);
   k.piece = ((args.vocab + kMostPieces - 1) / kMostPieces + 3) / 4 * 4;
   k.pieces = (args.vocab + k.piece - 1) / k.piece;
-  k.piece_bits = args.job_count <= 4 ? 0 : args.job_count <= 8 ? 1 : args.job_count <= 16 ? 2 : 3;
+  k.piece_bits = args.job_count <= 4 ? 0 : args.job_count <= 8 ? 1 : args.job_count <= 16 || k.piece > kMostWhole ? 2 : 3;
   if (args.job_count > 48 && k.piece <= kMostDoubled) k.piece_bits = kMostPieceBits;  // 64 jobs make 512 blocks, which an H100 holds at once
   for (const auto step : {launch_sampler_scan, launch_sampler_weigh, launch_sampler_gather, launch_sampler_choose}) {
     const cudaError_t error = step(k, on);

@@ -45,12 +45,16 @@ struct SampleJob {
   int32_t reserved;
 };
 
+// The largest vocabulary. The sums of a row are at most 2^19 exponentials of 2^44, 2^19 masses of 2^40, and 2^19 surprises of
+// 2^46 / e, which is 2^63.6: twice as many tokens would overflow 64 bits.
+constexpr int32_t kMostVocab = 1 << 19;
+
 struct SampleArgs {
   const SampleJob* jobs;      // (job_count)
   int32_t job_count;          // jobs, padding (kJobNone) included
   const float* logits;        // (rows, logits_stride)
   int64_t logits_stride;      // floats; a multiple of 4
-  int32_t vocab;              // 1 .. 2^18
+  int32_t vocab;              // 1 .. kMostVocab
   const int32_t* nan_flags;      // by row of the step, from launch_begin; null: none
   const uint32_t* masks;      // read by jobs whose mask_offset is not -1; null when none has one
   SlotTables slots;

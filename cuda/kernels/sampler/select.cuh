@@ -26,23 +26,27 @@ struct KeyRange {
 };
 __device__ __forceinline__ KeyRange any_keys() { return KeyRange{~0ull, 0}; }  // unknown: must be measured
 
-// MassSums adds up masses in three words, each with 14 bits of every mass. A row's 2^18 tokens do not overflow them, so
-// nothing is carried and no addition waits for another.
+// MassSums adds up masses in four words, each with 13 bits of every mass. A row's kMostVocab tokens do not overflow them,
+// so nothing is carried and no addition waits for another. Only masses of 2^39 and above, half of the greatest one, need
+// the last word.
 template <int kSize>
 struct MassSums {
-  static constexpr int kBits = 14;
-  uint32_t words[3][kSize];
+  static constexpr int kBits = 13;
+  static_assert(kMostVocab <= 1 << (32 - kBits), "the words do not overflow");
+  uint32_t words[4][kSize];
 
-  __device__ __forceinline__ void clear(int i) { words[0][i] = words[1][i] = words[2][i] = 0; }
+  __device__ __forceinline__ void clear(int i) { words[0][i] = words[1][i] = words[2][i] = words[3][i] = 0; }
   __device__ __forceinline__ void add(int i, uint64_t mass) {
     constexpr uint32_t kPart = (1u << kBits) - 1;
     atomicAdd(&words[0][i], static_cast<uint32_t>(mass) & kPart);
     if (mass <= kPart) return;
     atomicAdd(&words[1][i], static_cast<uint32_t>(mass >> kBits) & kPart);
-    atomicAdd(&words[2][i], static_cast<uint32_t>(mass >> 2 * kBits));
+    atomicAdd(&words[2][i], static_cast<uint32_t>(mass >> 2 * kBits) & kPart);
+    if (mass >> 3 * kBits != 0) atomicAdd(&words[3][i], static_cast<uint32_t>(mass >> 3 * kBits));
   }
   __device__ __forceinline__ uint64_t sum(int i) const {
-    return words[0][i] + (static_cast<uint64_t>(words[1][i]) << kBits) + (static_cast<uint64_t>(words[2][i]) << 2 * kBits);
+    return words[0][i] + (static_cast<uint64_t>(words[1][i]) << kBits) + (static_cast<uint64_t>(words[2][i]) << 2 * kBits) +
+           (static_cast<uint64_t>(words[3][i]) << 3 * kBits);
   }
 };
 

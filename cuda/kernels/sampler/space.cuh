@@ -27,6 +27,7 @@ constexpr int kPieceWarps = kPieceThreads / 32;
 constexpr int kMostPieceBits = 4;
 constexpr int kBlockParts = 1 << kMostPieceBits;  // parts of a block's tokens, each summed by one warp
 constexpr int kMostDoubled = 1920;  // tokens of a piece of which a warp may process two
+constexpr int kMostWhole = 3968;    // tokens of a piece that a warp may process alone
 constexpr int kBins = 512;       // of the distance to the greatest
 constexpr int kListed = 4096;    // listed tokens of the bins in which a row's bound lies
 constexpr int kMayBest = 1024;   // listed tokens of a row that may be candidates

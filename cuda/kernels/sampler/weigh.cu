@@ -13,8 +13,10 @@ namespace {
 
 constexpr int kColumns = 8;
 constexpr int kLowBits = 20;
-static_assert(kPieceWarps == kColumns && (1 << 18) / kMostPieces <= 1 << (31 - kLowBits) &&
-                  kBlockParts * ((kMostDoubled + 127) / 128 * 16) < 1 << (32 - kLowBits),
+constexpr int column_tokens(int tokens) { return (tokens + 127) / 128 * 16; }  // of a warp's tokens
+static_assert(kPieceWarps == kColumns && kMostVocab / kMostPieces / 2 <= kMostWhole &&
+                  kPieceWarps * column_tokens(kMostWhole) < 1 << (32 - kLowBits) &&
+                  kBlockParts * column_tokens(kMostDoubled) < 1 << (32 - kLowBits),
               "a column's words do not overflow");
 
 struct Histogram {

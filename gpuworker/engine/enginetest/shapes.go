@@ -74,12 +74,12 @@ func testShapes(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	}
 	t.Run("a vocabulary beyond what is sampled from runs or is refused by name", func(t *testing.T) {
 		d, _ := headsOf(12)
-		d.Vocab = 1<<18 + 1
+		d.Vocab = 1<<19 + 1
 		m, err := dev.NewModel(d.Model())
 		skipUndivided(t, dev, err)
 		if err != nil {
 			require.ErrorIs(t, err, engine.ErrUnsupported)
-			require.ErrorContains(t, err, "vocab is 262145")
+			require.ErrorContains(t, err, "vocab is 524289")
 			return
 		}
 		require.NoError(t, m.Close())
