@@ -73,7 +73,7 @@ func instances(t *testing.T) []string {
 	cmake, err := os.ReadFile("CMakeLists.txt")
 	require.NoError(t, err)
 	types := func(list string) []string {
-		match := regexp.MustCompile(`(?m)^set\(` + list + ` ([A-Z0-9_ ]+)\)$`).FindSubmatch(cmake)
+		match := regexp.MustCompile(`(?m)^set\(` + list + ` ([A-Za-z0-9_ ]+)\)$`).FindSubmatch(cmake)
 		require.NotNil(t, match, list)
 		return strings.Fields(string(match[1]))
 	}

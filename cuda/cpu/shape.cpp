@@ -245,32 +245,6 @@ std::string tensor_name(int32_t role, int32_t layer) {
   return name;
 }
 
-const char* weight_type_name(int32_t type) {
-  switch (type) {
-    case type_f32: return "F32";
-    case type_f16: return "F16";
-    case type_bf16: return "BF16";
-    case type_q8_0: return "Q8_0";
-    case type_q4_0: return "Q4_0";
-    case type_q4_1: return "Q4_1";
-    case type_q5_0: return "Q5_0";
-    case type_q5_1: return "Q5_1";
-    case type_q2_k: return "Q2_K";
-    case type_q3_k: return "Q3_K";
-    case type_q4_k: return "Q4_K";
-    case type_q5_k: return "Q5_K";
-    case type_q6_k: return "Q6_K";
-    case type_iq4_nl: return "IQ4_NL";
-    case type_iq4_xs: return "IQ4_XS";
-    case type_iq3_xxs: return "IQ3_XXS";
-    case type_iq3_s: return "IQ3_S";
-    case type_iq2_xxs: return "IQ2_XXS";
-    case type_iq2_xs: return "IQ2_XS";
-    case type_iq2_s: return "IQ2_S";
-    default: return "unknown";
-  }
-}
-
 uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
   if (!known_role(tensor.role))
     fail(MR_INVALID_ARGUMENT, "tensor role is %d: want 0 to %d", tensor.role, MR_ROLE_COUNT - 1);

@@ -60,9 +60,6 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
 // "attn_q of layer 3", "output_norm".
 std::string tensor_name(int32_t role, int32_t layer);
 
-// ggml's name of a weight type, or "unknown".
-const char* weight_type_name(int32_t type);
-
 // Bytes of the tensor's data in a file. Throws INVALID_ARGUMENT if the role is unknown, or if a tensor of this role cannot
 // have the type, or the number or size of the dims.
 uint64_t tensor_file_size(const mr_tensor_desc& tensor);

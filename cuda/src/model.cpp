@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "cpu/linear_format.h"
 #include "cpu/shape.h"
 #include "kernels/gemm/weight.h"
 #include "kernels/sampler/sampler.h"
@@ -14,15 +15,12 @@
 namespace mr::cuda {
 namespace {
 
-// Throws UNIMPLEMENTED if no kernel runs matrices of the type. The message names the type and lists those that run.
-void check_weight_type(const mr_tensor_desc& tensor) {
-  if (is_vector(tensor.role) || weight_format_index(tensor.type) != kWeightTypeCount) return;
-  std::string types;
-  for (const WeightFormat& format : kWeightFormats) types += (types.empty() ? "" : ", ") + std::string(weight_type_name(format.type));
-  fail(MR_UNIMPLEMENTED,
-       "%s has weights of type %s, for which this engine has no kernels: load the model on a CPU worker, or take a file of other types (%s)",
-       tensor_name(tensor.role, tensor.layer).c_str(), weight_type_name(tensor.type), types.c_str());
+constexpr bool runs_every_type() {
+  for (const Format& format : formats)
+    if (weight_format_index(format.type) == kWeightTypeCount) return false;
+  return true;
 }
+static_assert(runs_every_type(), "tensor_file_size accepts every type that the CPU engine runs, so this engine must run it too");
 
 }  // namespace
 
@@ -43,7 +41,6 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
-  check_weight_type(tensor);
   uint64_t size = 0;
   for (int32_t rank = 0; rank < device.ranks(); ++rank) size += Shard::resident_size(tensor, rank, device.ranks());
   return size;
@@ -59,7 +56,6 @@ mr_tensor_desc Model::tensor(int32_t index) const {
 void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const std::lock_guard<std::mutex> building(building_);
   bindings_.expect(desc, staging->device() == device_, staging->size());
-  check_weight_type(desc);
   try {
     for (const std::unique_ptr<Shard>& shard : shards_) shard->bind(desc, staging->data());
   } catch (...) {

@@ -32,7 +32,9 @@ struct TypeName {
 };
 constexpr TypeName kTypeNames[] = {{kF32, "F32"},   {kF16, "F16"},   {kBF16, "BF16"}, {kQ8_0, "Q8_0"},
                                    {kQ4_0, "Q4_0"}, {kQ4_1, "Q4_1"}, {kQ5_0, "Q5_0"}, {kQ5_1, "Q5_1"},
-                                   {kQ4_K, "Q4_K"}, {kQ5_K, "Q5_K"}, {kQ6_K, "Q6_K"}, {kIQ4_NL, "IQ4_NL"}};
+                                   {kQ4_K, "Q4_K"}, {kQ5_K, "Q5_K"}, {kQ6_K, "Q6_K"}, {kIQ4_NL, "IQ4_NL"},
+                                   {kQ2_K, "Q2_K"}, {kQ3_K, "Q3_K"}, {kIQ4_XS, "IQ4_XS"}, {kIQ3_S, "IQ3_S"},
+                                   {kIQ3_XXS, "IQ3_XXS"}, {kIQ2_S, "IQ2_S"}, {kIQ2_XS, "IQ2_XS"}, {kIQ2_XXS, "IQ2_XXS"}};
 
 inline std::string name_of(const testing::TestParamInfo<TypeName>& info) { return info.param.name; }
 

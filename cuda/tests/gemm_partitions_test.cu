@@ -55,7 +55,7 @@ std::vector<float> numbers(int64_t count) {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GemmPartitions, testing::Values(kF32, kF16, kBF16, kQ8_0, kQ4_K, kQ6_K),
+INSTANTIATE_TEST_SUITE_P(All, GemmPartitions, testing::Values(kF32, kF16, kBF16, kQ8_0, kQ4_K, kQ6_K, kQ2_K, kIQ3_S),
                          [](const testing::TestParamInfo<int32_t>& info) {
                            std::string name;
                            for (const TypeName& t : kTypeNames)

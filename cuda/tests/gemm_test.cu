@@ -346,11 +346,9 @@ TEST_P(Gemm, KeepsANaNToItsOwnToken) {
   }
 }
 
-// Q, K and V of two types and three sizes.
-TEST(GemmTargets, ShareOneInput) {
-  ASSERT_EQ(prepare_gemms(), cudaSuccess);
+// Q, K and V of several types and three sizes.
+void expect_to_share_one_input(const int32_t (&types)[3]) {
   const int64_t cols = 512;
-  const int32_t types[3] = {kQ4_K, kQ4_K, kQ6_K};
   const int64_t rows[3] = {130, 34, 50};
   std::mt19937 random(10);
   for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill}) {
@@ -388,6 +386,18 @@ TEST(GemmTargets, ShareOneInput) {
       }
     }
   }
+}
+
+TEST(GemmTargets, ShareOneInput) {
+  ASSERT_EQ(prepare_gemms(), cudaSuccess);
+  expect_to_share_one_input({kQ4_K, kQ4_K, kQ6_K});
+}
+
+// Types with the layout of codes share one launch, in which each group has the values of its own type.
+TEST(GemmTargets, OfCodesShareOneLaunch) {
+  ASSERT_EQ(prepare_gemms(), cudaSuccess);
+  expect_to_share_one_input({kIQ3_S, kQ3_K, kIQ2_XXS});
+  expect_to_share_one_input({kIQ4_XS, kIQ2_S, kQ2_K});
 }
 
 TEST(GemmRefusals, NameWhatIsWrongBeforeAnythingRuns) {

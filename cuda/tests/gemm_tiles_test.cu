@@ -201,7 +201,8 @@ std::string type_name(const testing::TestParamInfo<int32_t>& info) {
 // Every type that has m128 tiles, also if a cluster processes several and spare warps finish them, and if slices have
 // no columns, one group or several.
 using M128Tiles = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, M128Tiles, testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL), type_name);
+INSTANTIATE_TEST_SUITE_P(All, M128Tiles,
+                         testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ3_K, kIQ2_XS), type_name);
 
 TEST_P(M128Tiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, Epilogue::kStoreF32},
@@ -236,7 +237,9 @@ TEST_P(M128Tiles, WaitForTheTokens) {
 // panels and units, more tiles than clusters, fewer tiles than a cluster has blocks, and weights that share a launch.
 using PrefillTiles = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, PrefillTiles,
-                         testing::Values(kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL), type_name);
+                         testing::Values(kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ2_K,
+                                         kIQ3_S),
+                         type_name);
 
 TEST_P(PrefillTiles, GiveTheSameBits) {
   const int64_t block = reference::shape(GetParam()).block;
@@ -333,7 +336,8 @@ TEST_P(SingleTiles, GiveTheSameBits) {
 // More than 64 tokens, through launch_gemm: rows so few that 64 x 64 tiles take no more rounds than m128 tiles, and
 // rows for which m128 is chosen; with input sums and without.
 using ManyTokens = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, ManyTokens, testing::Values(kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL), type_name);
+INSTANTIATE_TEST_SUITE_P(All, ManyTokens,
+                         testing::Values(kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ2_K, kIQ4_XS), type_name);
 
 TEST_P(ManyTokens, GetTheSameBits) {
   const Shape shapes[] = {{{300, 17, 130}, 3, 2304, Epilogue::kStoreF32},
@@ -356,7 +360,7 @@ TEST_P(ManyTokens, GetTheSameBits) {
 // Up to eight tokens, whose inputs a block keeps or streams: slices without columns, of one and two groups, and of
 // many; rows that make the pipeline wrap around, and one panel more than tiles of two panels have.
 using FewTokens = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ8_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K), type_name);
+INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ8_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kQ2_K, kIQ3_XXS), type_name);
 
 TEST_P(FewTokens, GetTheSameBits) {
   const Shape shapes[] = {{{67}, 1, 256, Epilogue::kStoreAct},

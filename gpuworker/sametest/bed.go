@@ -25,11 +25,7 @@ func (b *bed) model(i int) (engine.Model, error) {
 	if b.models[i] != nil {
 		return b.models[i], nil
 	}
-	info, err := b.device.Info()
-	if err != nil {
-		return nil, err
-	}
-	w := models[i].weights(info.Kind, uint64(i))
+	w := models[i].weights(uint64(i))
 	m, err := b.device.NewModel(w.Desc)
 	if err != nil {
 		return nil, err

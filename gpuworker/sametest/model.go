@@ -14,7 +14,6 @@ type model struct {
 	desc  engine.ModelDesc
 	types func(engine.Role) engine.Type
 	kv    engine.Type
-	onCPU func(engine.Role) engine.Type // types on an engine for CPUs, which has more of them; nil: the same
 }
 
 // Any scenario may draw one of the first models; the two behind them cost more and have kinds of scenario of their own. The last
@@ -31,37 +30,37 @@ const (
 // models differ in all that decides which kernels run: widths of heads, how many share keys, types, rotation, norms, biases. The
 // described ones have random layers with windows, caps, shared keys and whatever else a description may have.
 var models = withDescribed([firstDescribed + numDescribed]model{
-	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32, nil},
+	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32},
 	{"heads of 64, F16", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 64, 4, 4, 64, 64, 64
-	}), one(engine.Q8_0), engine.F16, nil},
+	}), one(engine.Q8_0), engine.F16},
 	{"one key for four heads of 128", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims, d.QKVBias = 64, 4, 1, 128, 96, 128, true
-	}), one(engine.BF16), engine.BF16, nil},
+	}), one(engine.BF16), engine.BF16},
 	{"odd heads of 7, tied, norms of heads", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.Vocab, d.RopeDims = 10, 3, 1, 7, 11, 37, 6
 		d.QKNorm, d.TiedHead, d.RopeStyle = true, true, engine.RopeNeox
-	}), one(engine.F16), engine.F16, nil},
+	}), one(engine.F16), engine.F16},
 	{"two heads of 256, 4 bits", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 64, 2, 1, 256, 64, 64
-	}), one(engine.Q4_0), engine.BF16, nil},
+	}), one(engine.Q4_0), engine.BF16},
 	{"four heads of 512 for one key", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 64, 4, 1, 512, 64, 128
-	}), one(engine.Q8_0), engine.F16, nil},
+	}), one(engine.Q8_0), engine.F16},
 	{"every kind of product", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 256, 8, 2, 32, 256, 32
 		d.OBias, d.RopeFactors = true, true
-	}), mixed, engine.F16, fewBits},
+	}), fewBits, engine.F16},
 	{"sixteen heads for one key", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 32, 16, 1, 16, 32, 8
-	}), one(engine.Q5_1), engine.F32, nil},
+	}), one(engine.Q5_1), engine.F32},
 	modelWide: {"a width of 4096", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 4096, 8, 2, 128, 512, 128
-	}), mixed, engine.BF16, nil},
+	}), mixed, engine.BF16},
 	modelLong: {"keys beyond 65536", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 32, 1, 1, 32, 32, 32
 		d.Context, d.RopeBase = 1<<16+4096, 500_000
-	}), one(engine.Q8_0), engine.F16, nil},
+	}), one(engine.Q8_0), engine.F16},
 })
 
 func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed + numDescribed]model {
@@ -92,7 +91,7 @@ func mixed(r engine.Role) engine.Type {
 	return []engine.Type{engine.Q8_0, engine.Q4_K, engine.BF16, engine.Q6_K, engine.F16, engine.Q4_0}[int(r)%6]
 }
 
-// fewBits are the types of at most four bits that have no kernels on GPUs.
+// fewBits are the types of two to four bits and scales of scales.
 func fewBits(r engine.Role) engine.Type {
 	return map[engine.Role]engine.Type{
 		engine.RoleEmbedding: engine.IQ4XS, engine.RoleOutput: engine.IQ3S, engine.RoleQ: engine.Q2_K, engine.RoleK: engine.Q3_K,
@@ -101,11 +100,6 @@ func fewBits(r engine.Role) engine.Type {
 	}[r]
 }
 
-// weights are those of the model on a kind of device.
-func (m *model) weights(kind string, seed uint64) *reference.Weights {
-	types := m.types
-	if kind == "cpu" && m.onCPU != nil {
-		types = m.onCPU
-	}
-	return enginetest.Random(m.desc, types, seed)
+func (m *model) weights(seed uint64) *reference.Weights {
+	return enginetest.Random(m.desc, m.types, seed)
 }

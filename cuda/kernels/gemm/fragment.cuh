@@ -121,10 +121,10 @@ __device__ __forceinline__ uint32_t from_bytes(uint32_t w) {
   }
 }
 
-// IQ4_NL: the values, 128 above, of the four nibbles in the low half of w.
-__device__ __forceinline__ uint32_t iq4_nl_bytes(uint32_t w) {
+// The values, each 128 above, for which the four nibbles in the low half of w stand. book: the sixteen values.
+__device__ __forceinline__ uint32_t value_bytes(uint32_t w, const uint4& book) {
   const uint32_t index = w & 0x7777u;
-  const uint32_t low = __byte_perm(0x3f2d1801u, 0x766a5d4fu, index), high = __byte_perm(0xa6998d81u, 0xf1d9c5b5u, index);
+  const uint32_t low = __byte_perm(book.x, book.y, index), high = __byte_perm(book.z, book.w, index);
   return __byte_perm(low, high, (w >> 1 & 0x4444u) | 0x3210u);
 }
 
@@ -136,7 +136,8 @@ struct UnitQuants {
   uint32_t unit;  // address of the quants
   int32_t lane;
   uint4 words;  // nibbles: the four steps; bytes: two steps
-  uint32_t high[2];
+  uint32_t high[2];  // high bits; Q2_K: all bits
+  uint4 book;        // of codes
 
   // Takes the shared memory addresses of the unit's quants and high plane.
   __device__ __forceinline__ void begin(uint32_t quants_address, uint32_t high_address, int32_t lane_id) {
@@ -144,11 +145,16 @@ struct UnitQuants {
     lane = lane_id;
     if constexpr (Format<T>::nibbles) words = load_shared16(unit + lane * 16);
     if constexpr (Format<T>::high_bits == 1) high[0] = load_shared4(high_address + lane * 4);
-    if constexpr (Format<T>::high_bits == 2) {
-      const uint2 v = load_shared8(high_address + lane * 8);
+    if constexpr (Format<T>::high_bits == 2 || Format<T>::pairs) {
+      const uint2 v = load_shared8((Format<T>::pairs ? unit : high_address) + lane * 8);
       high[0] = v.x;
       high[1] = v.y;
     }
+  }
+  // Takes what a group's units need of its header. Must come before the first step.
+  template <class Header>
+  __device__ __forceinline__ void use(const Header& header) {
+    if constexpr (T == kCodes) book = header.words;
   }
 
   // Unpacks one step. Steps must be unpacked in ascending order.
@@ -176,10 +182,18 @@ struct UnitQuants {
       a[0][1] = from_bytes<E, 0>(g8);
       a[0][2] = from_bytes<E, 1>(g);
       a[0][3] = from_bytes<E, 1>(g8);
+    } else if constexpr (Format<T>::pairs) {
+      constexpr int32_t shift = Magic<E>::shift, at = step % 2 * 8;
+      const uint32_t pairs = high[step / 2], mask = twice(3u << shift), bits = Magic<E>::bits;
+      a[0][0] = minus<E>(and_or(shift_left<shift - at>(pairs), mask, bits), bits);
+      a[0][1] = minus<E>(and_or(shift_left<shift - at - 2>(pairs), mask, bits), bits);
+      a[0][2] = minus<E>(and_or(shift_left<shift - at - 4>(pairs), mask, bits), bits);
+      a[0][3] = minus<E>(and_or(shift_left<shift - at - 6>(pairs), mask, bits), bits);
     } else {
       const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-      if constexpr (T == kIQ4_NL) {
-        const uint32_t even = iq4_nl_bytes(w), odd = iq4_nl_bytes(w >> 16);
+      if constexpr (T == kIQ4_NL || T == kCodes) {
+        if constexpr (T == kIQ4_NL) book = make_uint4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
+        const uint32_t even = value_bytes(w, book), odd = value_bytes(w >> 16, book);
         const uint32_t near = __byte_perm(even, odd, 0x5140), far = __byte_perm(even, odd, 0x7362);
         a[0][0] = from_bytes<E, 0>(near);
         a[0][1] = from_bytes<E, 1>(near);
@@ -201,14 +215,27 @@ __device__ __forceinline__ float2 half_pair(uint32_t v) { return __half22float2(
 template <int32_t T, class E>
 struct GroupHeader {
   static constexpr float base = Magic<E>::base;
-  uint4 words;
-  float d[2];  // Q6_K: of rows g and g + 8
+  uint4 words;         // Q4_K, Q5_K; of codes the codebook
+  float d[2], dmin[2];  // types with scales of 16 inputs: of rows g and g + 8; dmin is negative
 
   __device__ __forceinline__ void load(uint32_t address, int32_t lane) {
-    if constexpr (T == kQ6_K) {
+    if constexpr (T == kQ2_K) {
+      const uint2 v = load_shared8(address + (lane >> 2) * 8);
+      const float2 g = half_pair(v.x), g8 = half_pair(v.y);
+      d[0] = g.x;
+      d[1] = g8.x;
+      dmin[0] = -g.y;
+      dmin[1] = -g8.y;
+    } else if constexpr (Format<T>::sixteens) {
       const float2 v = half_pair(load_shared4(address + (lane >> 2) * 4));
       d[0] = v.x;
       d[1] = v.y;
+      if constexpr (T == kCodes) {
+        const float power = __uint_as_float(load_shared4(address + kPowerAt));
+        words = load_shared16(address + kCodebookAt);
+        d[0] *= power;
+        d[1] *= power;
+      }
     } else if constexpr (Format<T>::superblock) {
       words = load_shared16(address + (lane >> 1) * 16);
     }
@@ -231,19 +258,30 @@ struct GroupHeader {
 };
 
 // UnitScales are the factors of one unit's block sums, for rows g and g + 8 of a lane.
-//   scale[r][b]: blocks of 32 (b = 0, 1), or of 16 for Q6_K (b = 0..3)
-//   min[r][b]: times the block's sum of x; it includes what removes the fragments' base
+//   scale[r][b]: blocks of 32 (b = 0, 1), or of 16 (b = 0..3)
+//   min[r][b]: times the block's sum of x; of blocks of 32 it includes what removes the fragments' base
 template <int32_t T, class E>
 struct UnitScales {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t blocks = T == kQ6_K ? 4 : 2;
+  static constexpr int32_t blocks = Format<T>::sixteens ? 4 : 2;
   static constexpr float base = Magic<E>::base;
-  float scale[2][blocks], min[2][Format<T>::has_min ? 2 : 1];
+  float scale[2][blocks], min[2][Format<T>::has_min ? blocks : 1];
 
   // scales: address of the unit's scales, or of what publish() wrote.
   __device__ __forceinline__ void load(uint32_t scales, const GroupHeader<T, E>& header, int32_t lane) {
     const int32_t g = lane >> 2;
-    if constexpr (T == kQ6_K) {
+    if constexpr (T == kQ2_K) {
+      const uint2 v = load_shared8(scales + g * 8);
+      const uint32_t words[2] = {v.x, v.y};
+#pragma unroll
+      for (int32_t r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int32_t b = 0; b < 4; ++b) {
+          scale[r][b] = header.d[r] * static_cast<float>(words[r] >> b * 8 & 15);
+          min[r][b] = header.dmin[r] * static_cast<float>(words[r] >> (b * 8 + 4) & 15);
+        }
+      }
+    } else if constexpr (Format<T>::sixteens) {
       const uint2 v = load_shared8(scales + g * 8);
 #pragma unroll
       for (int32_t b = 0; b < 4; ++b) {

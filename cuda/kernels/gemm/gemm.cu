@@ -29,7 +29,7 @@ std::atomic<const PreparedDevice*> prepared[kMaxDevices];
 template <int32_t i = 0>
 GemvKernel find_kernel(int32_t type_index, Act act, GemvForm form) {
   if constexpr (i < kWeightTypeCount) {
-    return i == type_index ? gemv_kernel<kWeightFormats[i].type>(act, form) : find_kernel<i + 1>(type_index, act, form);
+    return i == type_index ? gemv_kernel<kWeightFormats[i].kernel()>(act, form) : find_kernel<i + 1>(type_index, act, form);
   } else {
     return {};
   }
@@ -98,7 +98,7 @@ const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const Ge
   return eight.tiles_at_once > 0 ? eight : one;
 }
 
-// Launches targets [first, last) of one type.
+// Launches targets [first, last) of one type of kernels.
 cudaError_t launch_gemv(const PreparedDevice& device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
   const PackedWeight& weight = args.targets[first].weight;
   const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
@@ -248,10 +248,10 @@ cudaError_t launch_gemm(const GemmArgs& args, const Stream& on) {
   const PreparedDevice* prepared_device = nullptr;
   cudaError_t error = current(device, &prepared_device);
   const bool wgmma = error == cudaSuccess && wgmma_available(device);
-  // Consecutive targets of one type share a launch.
+  // Consecutive targets of one type of kernels share a launch.
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
     last = first + 1;
-    while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
+    while (last < args.count && kernel_type(args.targets[last].weight.type) == kernel_type(args.targets[first].weight.type)) ++last;
     if (wgmma && by_prefill(args, args.targets[first].weight.type)) {
       error = launch_prefill_wgmma(device, args, first, last, on);
     } else if (m128_wgmma_faster(device, args, first, last)) {

@@ -117,6 +117,7 @@ struct GemvAsyncMma : GemvAsyncPipeline<T, A, S> {
       for (int32_t r = 0; r < S::panels; ++r) {
         const uint32_t panel = weights + r * Layout::panel_stage;
         quants[r].begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), lane);
+        quants[r].use(headers[r]);
         scales[r].load(Layout::publishes ? exchange + (r * published + u % published) * 256 : panel + Layout::scales_at(u), headers[r], lane);
       }
       multiply_half<0>(acc, scales, quants, tokens + u * kUnitCols * 2);
@@ -130,12 +131,13 @@ struct GemvAsyncMma : GemvAsyncPipeline<T, A, S> {
                                                 UnitQuants<T, E, Split::weights> (&quants)[S::panels], uint32_t tokens) const {
     uint32_t b[4];
     load_matrices(b, tokens);
-    float sums[4] = {0, 0, 0, 0};
+    constexpr bool sixteens = Format<T>::sixteens;
+    float sums[2][4] = {};  // of 32 inputs, or of 16 each
     if constexpr (Format<T>::has_min) {
       constexpr uint32_t one = twice(std::is_same_v<E, __half> ? 0x3c00u : 0x3f80u);
       constexpr uint32_t ones[4] = {one, one, one, one};
-      mma16816<E>(sums, ones, b[0], b[1]);
-      mma16816<E>(sums, ones, b[2], b[3]);
+      mma16816<E>(sums[0], ones, b[0], b[1]);
+      mma16816<E>(sums[sixteens ? 1 : 0], ones, b[2], b[3]);
     }
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
@@ -145,19 +147,20 @@ struct GemvAsyncMma : GemvAsyncPipeline<T, A, S> {
       if constexpr (Format<T>::is_float) {
         product(acc[r], a[0], b[0], b[1]);
         product(acc[r], a[1], b[2], b[3]);
-      } else if constexpr (T == kQ6_K) {
+      } else if constexpr (sixteens) {
 #pragma unroll
         for (int32_t s = 0; s < 2; ++s) {
           float c[4] = {0, 0, 0, 0};
           mma16816<E>(c, a[s][0], b[s * 2], b[s * 2 + 1]);
           add_scaled(acc[r], c, scales[r].scale[0][half * 2 + s], scales[r].scale[1][half * 2 + s]);
+          if constexpr (Format<T>::has_min) add_scaled(acc[r], sums[s], scales[r].min[0][half * 2 + s], scales[r].min[1][half * 2 + s]);
         }
       } else {
         float c[4] = {0, 0, 0, 0};
         mma16816<E>(c, a[0][0], b[0], b[1]);
         mma16816<E>(c, a[1][0], b[2], b[3]);
         add_scaled(acc[r], c, scales[r].scale[0][half], scales[r].scale[1][half]);
-        if constexpr (Format<T>::has_min) add_scaled(acc[r], sums, scales[r].min[0][half], scales[r].min[1][half]);
+        if constexpr (Format<T>::has_min) add_scaled(acc[r], sums[0], scales[r].min[0][half], scales[r].min[1][half]);
       }
     }
   }

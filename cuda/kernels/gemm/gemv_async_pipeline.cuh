@@ -29,7 +29,7 @@ struct GemvAsyncLayout {
     return grouped ? S::units * (f.quants + f.high) + u * f.scales : u * unit + f.quants + f.high;
   }
 
-  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min && !kFolds<T, A>;
+  static constexpr bool publishes = Format<T>::six_bits && !kFolds<T, A>;
   static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units that are published at a time
   static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
   static constexpr int32_t exchange = S::warps * warp_exchange;

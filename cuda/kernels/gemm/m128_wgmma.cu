@@ -28,7 +28,7 @@ WgmmaKernel find_quants_kernel(int32_t type) {
   if constexpr (i < kWeightTypeCount) {
     constexpr int32_t T = kWeightFormats[i].type;
     if constexpr (m128_quant_supported(T)) {
-      if (T == type) return m128_wgmma_quant_kernel<T>();
+      if (T == type) return m128_wgmma_quant_kernel<kernel_type(T)>();
     }
     return find_quants_kernel<i + 1>(type);
   } else {

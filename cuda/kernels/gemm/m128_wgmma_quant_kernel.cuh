@@ -182,6 +182,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
       }
       s.u = (s.u + 1) % f.units;
       s.quants.begin(quants, plane(cursor.weights.stage, 1), lane);
+      s.quants.use(s.header);
       s.scales.load(plane(cursor.weights.stage, 2), s.header, lane);
     }
     unpack<0>(s);

@@ -13,7 +13,7 @@ namespace mr::cuda {
 
 template <int32_t T>
 struct Format {
-  static constexpr WeightFormat f = kWeightFormats[weight_format_index(T)];
+  static constexpr WeightFormat f = weight_format(T);
   // Offsets within a group; u is the unit, if the plane has units.
   static constexpr int32_t group_bytes = f.group_bytes();
   static constexpr int32_t high_plane = f.high_at(0), scales_plane = f.scales_at(0), header_plane = f.header_at();
@@ -23,9 +23,12 @@ struct Format {
 
   static constexpr bool is_float = f.block == 1;
   static constexpr bool nibbles = f.quants == 512;  // quants are 4 bits, with or without high bits
+  static constexpr bool pairs = f.quants == 256;    // quants are 2 bits
   static constexpr int32_t high_bits = f.high / 128;
   static constexpr bool superblock = f.block == 256;
-  static constexpr bool has_min = T == kQ4_1 || T == kQ5_1 || T == kQ4_K || T == kQ5_K;
+  static constexpr bool six_bits = T == kQ4_K || T == kQ5_K;                 // the scales and mins of its blocks of 32
+  static constexpr bool sixteens = superblock && !six_bits;                  // a scale is of 16 inputs
+  static constexpr bool has_min = T == kQ4_1 || T == kQ5_1 || T == kQ2_K || six_bits;
 };
 
 // Place is the position of an input of a row within a unit: row 0..15, k 0..63.
@@ -44,10 +47,18 @@ __device__ __forceinline__ int64_t group_at(int64_t row, int64_t group, int64_t 
   return (row / kPanelRows * groups + group) * Format<T>::group_bytes;
 }
 
+// Returns a pair of bits, at its place in a unit's plane of pairs.
+__device__ __forceinline__ int32_t packed_pair(const uint8_t* plane, Place p) {
+  const int32_t bit = ((p.step & 1) * 4 + p.reg) * 2 + p.half * 16;
+  return plane[p.lane * 8 + (p.step >> 1) * 4 + bit / 8] >> bit % 8 & 3;
+}
+
 // Returns the low quant bits of a quantised type, at their place in a unit's quants plane.
 template <int32_t T>
 __device__ __forceinline__ int32_t packed_low(const uint8_t* plane, Place p) {
-  if constexpr (Format<T>::nibbles) {
+  if constexpr (Format<T>::pairs) {
+    return packed_pair(plane, p);
+  } else if constexpr (Format<T>::nibbles) {
     // One word for each step; its byte order is 2t, 2t+8, 2t+1, 2t+9; row g is in the low nibbles.
     const int32_t byte = p.lane * 16 + p.step * 4 + p.half * 2 + (p.reg >> 1);
     return plane[byte] >> (p.reg & 1) * 4 & 15;
@@ -64,8 +75,7 @@ __device__ __forceinline__ int32_t packed_high(const uint8_t* plane, Place p) {
     const int32_t bit = p.step * 4 + p.reg + p.half * 16;
     return plane[p.lane * 4 + bit / 8] >> bit % 8 & 1;
   } else {
-    const int32_t bit = ((p.step & 1) * 4 + p.reg) * 2 + p.half * 16;
-    return plane[p.lane * 8 + (p.step >> 1) * 4 + bit / 8] >> bit % 8 & 3;
+    return packed_pair(plane, p);
   }
 }
 
@@ -85,11 +95,15 @@ __device__ __forceinline__ int32_t scale_at(int32_t row, int32_t b, int32_t fiel
   return (row & 7) * (Format<T>::f.scales / 8) + field * 8 + (row >> 3) * 4 + b * 2;
 }
 
-// Bytes from the start of a unit's scales to the signed byte of 16 inputs, j = 0..3 (Q6_K).
+// Bytes from the start of a unit's scales to the byte of 16 inputs, j = 0..3 (Q2_K, Q6_K, codes).
 __device__ __forceinline__ int32_t scale16_at(int32_t row, int32_t j) { return (row & 7) * 8 + (row >> 3) * 4 + j; }
 
-// Bytes from the start of the header to d of a row (Q6_K).
+// Bytes from the start of the header to d of a row (Q6_K, codes), and to its d and dmin (Q2_K).
 __device__ __forceinline__ int32_t header_d_at(int32_t row) { return (row & 7) * 4 + (row >> 3) * 2; }
+__device__ __forceinline__ int32_t header_pair_at(int32_t row) { return (row & 7) * 8 + (row >> 3) * 4; }
+
+// Bytes from the start of the header to the values and the power of two of codes (codes.cuh).
+constexpr int32_t kCodebookAt = 32, kPowerAt = 48;
 
 // Q4_K and Q5_K have six bits of scale and six of min for each block of 32. The packed header of a row is d, dmin, then
 // three words with a nibble for each block: low bits of scales, low bits of mins, high bits of both (scale in bits 0
@@ -117,6 +131,7 @@ __device__ __forceinline__ FileQuant file_quant(int32_t i) {
   if constexpr (T == kQ4_1) return {4 + (i & 15), (i >> 4) * 4, 0, 0};
   if constexpr (T == kQ5_0) return {6 + (i & 15), (i >> 4) * 4, 2 + (i >> 3), i & 7};
   if constexpr (T == kQ5_1) return {8 + (i & 15), (i >> 4) * 4, 4 + (i >> 3), i & 7};
+  if constexpr (T == kQ2_K) return {16 + (i >> 7) * 32 + (i & 31), (i >> 5 & 3) * 2, 0, 0};
   if constexpr (T == kQ4_K) return {16 + (i >> 6) * 32 + (i & 31), (i >> 5 & 1) * 4, 0, 0};
   if constexpr (T == kQ5_K) return {48 + (i >> 6) * 32 + (i & 31), (i >> 5 & 1) * 4, 16 + (i & 31), i >> 5};
   if constexpr (T == kQ6_K) {

@@ -28,7 +28,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_tensor_map = nullptr;
 template <int32_t i = 0>
 WgmmaKernel find_kernel(int32_t type_index, Act act, int32_t form) {
   if constexpr (i < kWeightTypeCount) {
-    return i == type_index ? prefill_wgmma_kernel<kWeightFormats[i].type>(act, form) : find_kernel<i + 1>(type_index, act, form);
+    return i == type_index ? prefill_wgmma_kernel<kWeightFormats[i].kernel()>(act, form) : find_kernel<i + 1>(type_index, act, form);
   } else {
     return {};
   }

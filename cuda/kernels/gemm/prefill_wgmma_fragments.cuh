@@ -50,7 +50,7 @@ struct RoundedUnit {
         }
       }
     } else {
-      constexpr int32_t block = T == kQ6_K ? step : step / 2;
+      constexpr int32_t block = Format<T>::sixteens ? step : step / 2;
       uint32_t q[1][4];
       quants.template take<step>(q);
 #pragma unroll
@@ -109,6 +109,7 @@ struct PrefillFragments {
       const int32_t u = unit % f.units;
       quants.begin(first_plane, alone ? first_plane + f.quants : plane(stage, 1), pipeline.lane);
       if (u == 0) open(header, stage);
+      quants.use(header);
       scales.load(Layout::publishes ? published() + u * 256 : alone ? first_plane + f.quants + f.high : plane(stage, 2), header, pipeline.lane);
     }
     using Unit = RoundedUnit<T, A>;

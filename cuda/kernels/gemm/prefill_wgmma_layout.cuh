@@ -30,8 +30,10 @@ struct PrefillLayout {
     return 2 * ((i > 0 ? half_bytes(0) : 0) + (i > 1 ? half_bytes(1) : 0) + (i > 2 ? half_bytes(2) : 0) + (i > 3 ? half_bytes(3) : 0));
   }
   static constexpr int32_t weights = (plane_at(kPrefillPlanes) + 1023) / 1024 * 1024, rows = tokens * 128;
-  static constexpr int32_t stage = weights + rows;
-  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
+  // The epilogue needs room for sixteen tokens of a pair, which Q2_K's units alone do not give it.
+  static constexpr int32_t stage = weights + rows > 16 * 6 * rows_ ? weights + rows : 16 * 6 * rows_;
+  static_assert(stage % 1024 == 0);
+  static constexpr bool publishes = Format<T>::six_bits;
   // Helpers hand fragments to consumers; readers are all warps that read a stage.
   static constexpr int32_t helpers = f.block > 1 && warps == 4 ? warps : 0, readers = warps + helpers;
   static constexpr int32_t slots = 2, handoff = slots * helpers * 2048;  // a unit's fragments of a warp
@@ -41,7 +43,10 @@ struct PrefillLayout {
   static constexpr int32_t most_stages = 16, barriers = (2 * most_stages + 2 * slots * helpers) * 8;
   static constexpr int32_t stages_that_fit = (226 * 1024 - spare - exchange - handoff - barriers) / stage;
   static constexpr int32_t stages = stages_that_fit > most_stages ? most_stages : stages_that_fit;
-  static constexpr int32_t bytes = stages * stage + spare + exchange + handoff + barriers + 1024;  // 1024: to align the stages
+  static constexpr int32_t used = stages * stage + spare + exchange + handoff + barriers + 1024;  // 1024: to align the stages
+  // Shared memory admits one block of a kernel to an SM, so clusters that start early, on the SMs that the kernel
+  // before leaves first, spread over the whole device.
+  static constexpr int32_t alone = 115 * 1024, bytes = used > alone ? used : alone;
 
   // The epilogue borrows stages of the pipeline, each for a piece of the tile's tokens; of a pair, each half of the
   // warps finishes half of the tokens and has pieces of its own. epilogue_bytes: of a token in a piece: its sums or
@@ -69,9 +74,7 @@ struct PrefillLayout {
     const int32_t left = epilogue_tokens(epilogue) - i * piece(epilogue);
     return left < piece(epilogue) ? left : piece(epilogue);
   }
-  // Shared memory admits one block of a kernel to an SM, so clusters that start early, on the SMs that the kernel
-  // before leaves first, spread over the whole device.
-  static_assert(bytes > 114 * 1024 && stages >= 3);
+  static_assert(stages >= 3);
   // If two warpgroups multiply, a third donates its registers to them. If one multiplies without helpers, half of an
   // SM's registers suffice, and the block can start on an SM where the kernel before still runs.
   static constexpr bool gives_registers = warps > 4;

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/gemm/packed_access.cuh"
+#include "kernels/gemm/codes.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -29,9 +29,10 @@ struct FileGroup {
   }
   __device__ int32_t low(int32_t row, int32_t k) const {
     if (!inside(row, k)) return 0;
+    if constexpr (f.codes) return CodedFile<T>::code(block(row, k), static_cast<int32_t>((col0 + k) % f.block));
     const FileQuant q = file_quant<T>(static_cast<int32_t>((col0 + k) % f.block));
     const int32_t byte = block(row, k)[q.low_byte];
-    return Format<T>::nibbles ? byte >> q.low_shift & 15 : byte ^ 0x80;
+    return Format<T>::nibbles ? byte >> q.low_shift & 15 : Format<T>::pairs ? byte >> q.low_shift & 3 : byte ^ 0x80;
   }
   __device__ uint32_t high(int32_t row, int32_t k) const {
     if (!inside(row, k)) return 0;
@@ -47,10 +48,24 @@ struct FileGroup {
 __device__ int32_t input_of(int32_t lane, int32_t step, int32_t i) { return step * 16 + (i >> 1) * 8 + (lane & 3) * 2; }
 __device__ int32_t row_of(int32_t lane, int32_t i) { return (lane >> 2) + (i & 1) * 8; }
 
+// Returns a word of a plane with `bits` bits for each input; bits_of(row, k) has them.
+template <int32_t bits, class F>
+__device__ uint32_t bits_word(int32_t unit, int32_t word, F bits_of) {
+  const int32_t lane = word / bits, first = bits == 1 ? 0 : (word % bits) * 2;  // step
+  uint32_t out = 0;
+  for (int32_t j = 0; j < 16 / bits; ++j) {
+    const int32_t row = row_of(lane, j & 3), k = unit * kUnitCols + input_of(lane, first + j / 4, j & 3);
+    out |= static_cast<uint32_t>(bits_of(row, k)) << j * bits | static_cast<uint32_t>(bits_of(row, k + 1)) << (16 + j * bits);
+  }
+  return out;
+}
+
 template <int32_t T>
 __device__ uint32_t quants_word(const FileGroup<T>& in, int32_t unit, int32_t word) {
   const int32_t k0 = unit * kUnitCols;
-  if constexpr (Format<T>::is_float) {
+  if constexpr (Format<T>::pairs) {
+    return bits_word<2>(unit, word, [&](int32_t row, int32_t k) { return in.low(row, k); });
+  } else if constexpr (Format<T>::is_float) {
     const int32_t lane = word / 4 % 32, chunk = word / 128, i = word % 4;
     if constexpr (Format<T>::f.block_bytes == 2) {
       const int32_t row = row_of(lane, i), k = k0 + input_of(lane, chunk, i);
@@ -80,25 +95,21 @@ __device__ uint32_t quants_word(const FileGroup<T>& in, int32_t unit, int32_t wo
 
 template <int32_t T>
 __device__ uint32_t high_word(const FileGroup<T>& in, int32_t unit, int32_t word) {
-  constexpr int32_t bits = Format<T>::high_bits;
-  const int32_t lane = word / bits, first = bits == 1 ? 0 : (word % bits) * 2;  // step
-  uint32_t out = 0;
-  for (int32_t j = 0; j < 16 / bits; ++j) {
-    const int32_t row = row_of(lane, j & 3), k = unit * kUnitCols + input_of(lane, first + j / 4, j & 3);
-    out |= in.high(row, k) << j * bits | in.high(row, k + 1) << (16 + j * bits);
-  }
-  return out;
+  return bits_word<Format<T>::high_bits>(unit, word, [&](int32_t row, int32_t k) { return in.high(row, k); });
 }
 
 template <int32_t T>
 __device__ uint32_t scales_word(const FileGroup<T>& in, int32_t unit, int32_t word) {
   const int32_t k0 = unit * kUnitCols;
-  if constexpr (T == kQ6_K) {
+  if constexpr (Format<T>::sixteens) {
     const int32_t row = word / 2 + (word & 1) * 8;
     uint32_t out = 0;
     for (int32_t j = 0; j < 4; ++j) {
-      const int32_t k = k0 + j * 16;
-      if (in.inside(row, k)) out |= static_cast<uint32_t>(in.block(row, k)[192 + (in.col0 + k) % 256 / 16]) << j * 8;
+      const int32_t k = k0 + j * 16, index = static_cast<int32_t>((in.col0 + k) % 256 / 16);
+      if (!in.inside(row, k)) continue;
+      const uint8_t* const block = in.block(row, k);
+      if constexpr (Format<T>::f.codes) out |= (static_cast<uint32_t>(CodedFile<T>::scale(block, index)) & 255) << j * 8;
+      else out |= static_cast<uint32_t>(block[(T == kQ6_K ? 192 : 0) + index]) << j * 8;
     }
     return out;
   } else {
@@ -112,6 +123,12 @@ template <int32_t T>
 __device__ uint32_t header_word(const FileGroup<T>& in, int32_t word) {
   if constexpr (T == kQ6_K) {
     return in.half(word, 0, 208) | in.half(word + 8, 0, 208) << 16;
+  } else if constexpr (T == kQ2_K) {
+    const int32_t row = word / 2 + (word & 1) * 8;
+    return in.half(row, 0, 80) | in.half(row, 0, 82) << 16;
+  } else if constexpr (Format<T>::f.codes) {
+    if (word >= kCodebookAt / 4) return header_word_of<T>(word - kCodebookAt / 4);
+    return in.half(word, 0, CodedFile<T>::d_at) | in.half(word + 8, 0, CodedFile<T>::d_at) << 16;
   } else {
     const int32_t row = word / 4, at = word % 4;
     if (!in.inside(row, 0)) return 0;
@@ -177,15 +194,19 @@ struct PackedRow {
     const int32_t b = static_cast<int32_t>(k / 32 % 2);
     return *reinterpret_cast<const uint16_t*>(group(k) + Format<T>::scales_at(unit(k)) + scale_at<T>(in_panel(), b, field));
   }
-  __device__ int8_t scale16(int64_t k) const {
+  __device__ uint8_t scale16_byte(int64_t k) const {
     const int32_t j = static_cast<int32_t>(k % kUnitCols / 16);
-    return static_cast<int8_t>(group(k)[Format<T>::scales_at(unit(k)) + scale16_at(in_panel(), j)]);
+    return group(k)[Format<T>::scales_at(unit(k)) + scale16_at(in_panel(), j)];
   }
+  __device__ int8_t scale16(int64_t k) const { return static_cast<int8_t>(scale16_byte(k)); }  // Q6_K, codes
   __device__ const uint32_t* header(int64_t k) const {  // Q4_K, Q5_K
     return reinterpret_cast<const uint32_t*>(group(k) + Format<T>::header_plane + in_panel() * 16);
   }
-  __device__ uint16_t header_d(int64_t k) const {  // Q6_K
+  __device__ uint16_t header_d(int64_t k) const {  // Q6_K, codes
     return *reinterpret_cast<const uint16_t*>(group(k) + Format<T>::header_plane + header_d_at(in_panel()));
+  }
+  __device__ uint32_t header_pair(int64_t k) const {  // Q2_K
+    return *reinterpret_cast<const uint32_t*>(group(k) + Format<T>::header_plane + header_pair_at(in_panel()));
   }
 
   // Returns byte `byte` of the file block that begins at input k.
@@ -194,7 +215,14 @@ struct PackedRow {
       return number(k)[byte];
     } else {
       const auto halves = [&](uint16_t v) { return static_cast<uint32_t>(v >> byte % 2 * 8 & 255); };
-      if constexpr (T == kQ6_K) {
+      if constexpr (f.codes) {
+        if (byte >= CodedFile<T>::d_at && byte < CodedFile<T>::d_at + 2) return halves(header_d(k)) ^ (has_book(k) ? 0 : 255);
+        const Block codes{*this, k};
+        return CodeBlock<T, Block>{codes}.byte(byte);
+      } else if constexpr (T == kQ2_K) {
+        if (byte >= 80) return header_pair(k) >> (byte - 80) * 8 & 255;
+        if (byte < 16) return scale16_byte(k + byte * 16);
+      } else if constexpr (T == kQ6_K) {
         if (byte >= 208) return halves(header_d(k));
         if (byte >= 192) return static_cast<uint8_t>(scale16(k + (byte - 192) * 16));
       } else if constexpr (Format<T>::superblock) {
@@ -218,9 +246,29 @@ struct PackedRow {
     return packed_six_bits(words, low, field) | packed_six_bits(words, 4 + low, field) >> 4 << 6;
   }
 
+  // Block is the block of codes that begins at input k.
+  struct Block {
+    const PackedRow& row;
+    int64_t k;
+
+    __device__ int32_t code(int32_t i) const { return row.low(k + i); }
+    __device__ int32_t scale(int32_t j) const { return row.scale16(k + j * 16); }
+  };
+
+  // Returns whether a group's header has the values that codes stand for.
+  __device__ bool has_book(int64_t k) const {
+    const auto* words = reinterpret_cast<const uint32_t*>(group(k) + Format<T>::header_plane + kCodebookAt);
+    bool same = true;
+    for (int32_t i = 0; i < (f.header - kCodebookAt) / 4; ++i) same = same && words[i] == header_word_of<T>(i);
+    return same;
+  }
+
   // Returns a byte of low or high quant bits. The inputs that it serves are 32 / fields apart, see file_quant.
   __device__ uint32_t quant_byte(int64_t k, int32_t byte) const {
-    if constexpr (T == kQ8_0) {
+    if constexpr (Format<T>::pairs) {
+      const int64_t i = k + (byte - 16) / 32 * 128 + (byte - 16) % 32;
+      return low(i) | low(i + 32) << 2 | low(i + 64) << 4 | low(i + 96) << 6;
+    } else if constexpr (T == kQ8_0) {
       return low(k + byte - 2) ^ 0x80;
     } else if constexpr (T == kQ6_K) {
       if (byte < 128) {
@@ -293,6 +341,13 @@ __device__ float value_of(const PackedRow<T>& row, int64_t k) {
   } else if constexpr (T == kQ6_K) {
     const int32_t q = (row.low(k) | row.high(k) << 4) - 32;
     return half_bits(row.header_d(k)) * static_cast<float>(row.scale16(k)) * static_cast<float>(q);
+  } else if constexpr (Format<T>::f.codes) {
+    constexpr float power = kCodebook<T>.power;
+    return half_bits(row.header_d(k)) * power * static_cast<float>(row.scale16(k)) * static_cast<float>(value_of_code<T>(row.low(k)));
+  } else if constexpr (T == kQ2_K) {
+    const uint32_t pair = row.header_pair(k), scales = row.scale16_byte(k);
+    const float d = half_bits(static_cast<uint16_t>(pair)), dmin = half_bits(static_cast<uint16_t>(pair >> 16));
+    return fmaf(d * static_cast<float>(scales & 15), static_cast<float>(row.low(k)), -(dmin * static_cast<float>(scales >> 4)));
   } else if constexpr (Format<T>::superblock) {
     const uint32_t* header = row.header(k);
     const int32_t block = static_cast<int32_t>(k / 32 % 8);
@@ -336,6 +391,7 @@ cudaError_t with_type(int32_t type, F&& f) {
   case T: return f(std::integral_constant<int32_t, T>{});
     MR_CASE(kF32) MR_CASE(kF16) MR_CASE(kBF16) MR_CASE(kQ8_0) MR_CASE(kQ4_0) MR_CASE(kQ4_1)
     MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL)
+    MR_CASE(kQ2_K) MR_CASE(kQ3_K) MR_CASE(kIQ4_XS) MR_CASE(kIQ3_S) MR_CASE(kIQ3_XXS) MR_CASE(kIQ2_S) MR_CASE(kIQ2_XS) MR_CASE(kIQ2_XXS)
 #undef MR_CASE
   }
   return cudaErrorInvalidValue;

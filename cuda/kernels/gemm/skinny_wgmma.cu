@@ -26,7 +26,7 @@ PreparedSkinny prepared[kMaxDevices][kWeightTypeCount][2][kSkinnyForms];
 template <int32_t i = 0>
 WgmmaKernel find_kernel(int32_t type_index, Act act, int32_t form) {
   if constexpr (i < kWeightTypeCount) {
-    return i == type_index ? skinny_wgmma_kernel<kWeightFormats[i].type>(act, form) : find_kernel<i + 1>(type_index, act, form);
+    return i == type_index ? skinny_wgmma_kernel<kWeightFormats[i].kernel()>(act, form) : find_kernel<i + 1>(type_index, act, form);
   } else {
     return {};
   }

@@ -70,27 +70,27 @@ struct SkinnyBlock : SkinnyFolded<T, A, tokens, with_sums> {
     }
   }
 
-  // Multiplies inputs [32 * half, 32 * half + 32) into c, and the sums of x, which mins multiply, into sums.
-  template <int32_t half>
-  __device__ __forceinline__ static void issue_half(Sums& c, Sums& sums, const uint32_t (&a)[4][1][4], uint64_t rows) {
+  // A unit of blocks of 32 or of 16 inputs has this many parts, each with a scale of its own.
+  static constexpr int32_t parts = UnitScales<T, A>::blocks, steps = 4 / parts;
+
+  // Multiplies a part's inputs into c, and the sums of x, which mins multiply, into sums.
+  template <int32_t part>
+  __device__ __forceinline__ static void issue_with_sums(Sums& c, Sums& sums, const uint32_t (&a)[4][1][4], uint64_t rows) {
     wgmma_fence();
-    wgmma_m64<A, false>(c, a[half * 2][0], rows + half * 4);
-    wgmma_m64<A>(c, a[half * 2 + 1][0], rows + half * 4 + 2);
+    wgmma_m64<A, false>(c, a[part * steps][0], rows + part * steps * 2);
+    if constexpr (steps == 2) wgmma_m64<A>(c, a[part * steps + 1][0], rows + part * steps * 2 + 2);
     constexpr uint32_t one = twice(std::is_same_v<A, __half> ? 0x3c00u : 0x3f80u);
     const uint32_t ones[4] = {one, one, one, one};
-    wgmma_m64<A, false>(sums, ones, rows + half * 4);
-    wgmma_m64<A>(sums, ones, rows + half * 4 + 2);
+    wgmma_m64<A, false>(sums, ones, rows + part * steps * 2);
+    if constexpr (steps == 2) wgmma_m64<A>(sums, ones, rows + part * steps * 2 + 2);
     wgmma_commit();
   }
 
-  template <int32_t half>
-  __device__ __forceinline__ static void add_half(Sums& acc, const Sums& c, const Sums& sums, const UnitScales<T, A>& scales) {
-    add_scaled(acc, c, scales.scale[0][half], scales.scale[1][half]);
-    add_scaled(acc, sums, scales.min[0][half], scales.min[1][half]);
+  template <int32_t part>
+  __device__ __forceinline__ static void add_with_sums(Sums& acc, const Sums& c, const Sums& sums, const UnitScales<T, A>& scales) {
+    add_scaled(acc, c, scales.scale[0][part], scales.scale[1][part]);
+    add_scaled(acc, sums, scales.min[0][part], scales.min[1][part]);
   }
-
-  // A unit of blocks without mins, of 32 or of 16 inputs, has this many parts, each with a scale of its own.
-  static constexpr int32_t parts = UnitScales<T, A>::blocks, steps = 4 / parts;
 
   // Scaled is the state from a slice's first unit to its last, for blocks without mins that are scaled one by one.
   struct Scaled {
@@ -110,6 +110,7 @@ struct SkinnyBlock : SkinnyFolded<T, A, tokens, with_sums> {
   __device__ __forceinline__ void begin_unit(Scaled& s, uint32_t panel, int32_t u) const {
     if (u == 0) s.header.load(panel + f.quants + f.high + f.scales, lane);
     s.quants.begin(panel, panel + f.quants, lane);
+    s.quants.use(s.header);
     s.scales.load(panel + f.quants + f.high, s.header, lane);
     unpack<0>(s);
   }
@@ -183,15 +184,24 @@ struct SkinnyBlock : SkinnyFolded<T, A, tokens, with_sums> {
     uint32_t a[4][1][4];
     Sums c, sums;
     quants.template take<0>(a[0]);
-    quants.template take<1>(a[1]);
-    issue_half<0>(c, sums, a, rows);
+    if constexpr (steps == 2) quants.template take<1>(a[1]);
+    issue_with_sums<0>(c, sums, a, rows);
+    if constexpr (steps == 1) quants.template take<1>(a[1]);
     quants.template take<2>(a[2]);
     quants.template take<3>(a[3]);
     wgmma_wait<0>();
-    add_half<0>(acc, c, sums, scales);
-    issue_half<1>(c, sums, a, rows);
+    add_with_sums<0>(acc, c, sums, scales);
+    issue_with_sums<1>(c, sums, a, rows);
     wgmma_wait<0>();
-    add_half<1>(acc, c, sums, scales);
+    add_with_sums<1>(acc, c, sums, scales);
+    if constexpr (parts == 4) {
+      issue_with_sums<2>(c, sums, a, rows);
+      wgmma_wait<0>();
+      add_with_sums<2>(acc, c, sums, scales);
+      issue_with_sums<3>(c, sums, a, rows);
+      wgmma_wait<0>();
+      add_with_sums<3>(acc, c, sums, scales);
+    }
   }
 
   __device__ __forceinline__ void consume(SkinnyReduction<A, tokens>& reduction) const {

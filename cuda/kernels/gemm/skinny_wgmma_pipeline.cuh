@@ -37,7 +37,7 @@ struct SkinnyLayout {
   static constexpr int32_t stage_units = folds ? f.units : 1;
   static constexpr int32_t panel = stage_units * (f.quants + f.high + f.scales) + f.header;
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
-  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
+  static constexpr bool publishes = Format<T>::six_bits;
   // What warps publish, or each warpgroup's two buffers of input sums.
   static constexpr int32_t input_sums = tokens * kInputSumBytes, exchange = folds ? 4 * input_sums : publishes ? 8 * 256 : 0;
   static constexpr int32_t blocks = skinny_blocks(tokens, folds);

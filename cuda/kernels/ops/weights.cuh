@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/gemm/packed_access.cuh"
+#include "kernels/gemm/codes.cuh"
 
 namespace mr::cuda {
 
@@ -20,7 +20,9 @@ __device__ __forceinline__ float file_half(const uint8_t* p) {  // 2-byte aligne
 template <int32_t T>
 __device__ __forceinline__ int32_t file_quants(const uint8_t* block, int32_t i) {
   const FileQuant q = file_quant<T>(i);
-  if constexpr (!Format<T>::nibbles) {
+  if constexpr (Format<T>::pairs) {
+    return block[q.low_byte] >> q.low_shift & 3;
+  } else if constexpr (!Format<T>::nibbles) {
     return static_cast<int8_t>(block[q.low_byte]);
   } else if constexpr (Format<T>::high_bits == 0) {
     return block[q.low_byte] >> q.low_shift & 15;
@@ -35,8 +37,18 @@ __device__ __forceinline__ float4 block_weights(const uint8_t* block, int32_t i)
   float w[4];
 #pragma unroll
   for (int32_t j = 0; j < 4; ++j) {
+    if constexpr (Format<T>::f.codes) {
+      typedef CodedFile<T> File;
+      constexpr float power = kCodebook<T>.power;
+      const float scale = static_cast<float>(File::scale(block, i / 16));
+      w[j] = file_half(block + File::d_at) * power * scale * static_cast<float>(value_of_code<T>(File::code(block, i + j)));
+      continue;
+    }
     const int32_t q = file_quants<T>(block, i + j);
-    if constexpr (T == kQ6_K) {
+    if constexpr (T == kQ2_K) {
+      const float scale = file_half(block + 80) * static_cast<float>(block[i / 16] & 15);
+      w[j] = fmaf(scale, static_cast<float>(q), -(file_half(block + 82) * static_cast<float>(block[i / 16] >> 4)));
+    } else if constexpr (T == kQ6_K) {
       const float scale = static_cast<float>(static_cast<int8_t>(block[192 + i / 16]));
       w[j] = file_half(block + 208) * scale * static_cast<float>(q - 32);
     } else if constexpr (Format<T>::superblock) {
@@ -115,7 +127,8 @@ inline cudaError_t with_weights(int32_t type, int64_t inner, F&& f) {
   case T: return f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, true>{});
     MR_NUMBERS(kF32) MR_NUMBERS(kF16) MR_NUMBERS(kBF16)
     MR_BLOCKS(kQ8_0) MR_BLOCKS(kQ4_0) MR_BLOCKS(kQ4_1) MR_BLOCKS(kQ5_0) MR_BLOCKS(kQ5_1)
-    MR_BLOCKS(kQ4_K) MR_BLOCKS(kQ5_K) MR_BLOCKS(kQ6_K) MR_BLOCKS(kIQ4_NL)
+    MR_BLOCKS(kQ4_K) MR_BLOCKS(kQ5_K) MR_BLOCKS(kQ6_K) MR_BLOCKS(kIQ4_NL) MR_BLOCKS(kQ2_K) MR_BLOCKS(kQ3_K) MR_BLOCKS(kIQ4_XS)
+    MR_BLOCKS(kIQ3_S) MR_BLOCKS(kIQ3_XXS) MR_BLOCKS(kIQ2_S) MR_BLOCKS(kIQ2_XS) MR_BLOCKS(kIQ2_XXS)
 #undef MR_NUMBERS
 #undef MR_BLOCKS
   }

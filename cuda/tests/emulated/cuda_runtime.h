@@ -245,6 +245,8 @@ To emulated_bits(From from) {
 inline uint32_t __float_as_uint(float v) { return emulated_bits<uint32_t>(v); }
 inline int __float_as_int(float v) { return emulated_bits<int>(v); }
 inline float __uint_as_float(uint32_t v) { return emulated_bits<float>(v); }
+inline float __int_as_float(int v) { return emulated_bits<float>(v); }
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline double __longlong_as_double(long long v) { return emulated_bits<double>(v); }
 inline long long __double_as_longlong(double v) { return emulated_bits<long long>(v); }
 // Byte i of the result is byte (selector >> 4 i) & 7 of the eight bytes of `high` and `low`.

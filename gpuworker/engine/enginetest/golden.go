@@ -76,9 +76,6 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	})
 	t.Run("perplexities", func(t *testing.T) {
 		for _, typ := range scored() {
-			if slices.Contains(opts.Refused, engine.Type(typ)) {
-				continue
-			}
 			checkPerplexities(t, opener, typ, opts)
 		}
 	})

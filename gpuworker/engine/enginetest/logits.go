@@ -104,7 +104,6 @@ func families() map[string]family {
 		change(&d)
 		return d.Model()
 	}
-	common := Options{Refused: CPUOnly}.weightTypes()
 	out := map[string]family{
 		"llama":                                {Random(Small().Model(), all(engine.F32), 1), engine.F32, exact},
 		"llama with a tied head, in f16":       {Random(small(func(d *engine.Uniform) { d.TiedHead = true }), all(engine.F16), 2), engine.F32, exact},
@@ -121,9 +120,6 @@ func families() map[string]family {
 		"with a cache in f16":  {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
 		"with a cache in bf16": {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
 		"with a type a tensor": {Random(wide(nil), func(r engine.Role) engine.Type {
-			return common[int(r)*5%len(common)]
-		}, 13), engine.F32, int8s},
-		"with a type a tensor, types of CPUs alone among them": {Random(wide(nil), func(r engine.Role) engine.Type {
 			return rules.WeightTypes()[int(r)*7%len(rules.WeightTypes())]
 		}, 14), engine.F32, int8Mins},
 	}
@@ -201,9 +197,6 @@ func errorOf(t *testing.T, dev engine.Device, name string, class engine.KernelCl
 
 func testLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	for name, f := range keptFamilies() {
-		if opts.refuses(f.weights) {
-			continue
-		}
 		for class, chunk := range map[engine.KernelClass]int{engine.Prefill: 0, engine.Decode: 1} {
 			t.Run(fmt.Sprintf("%s, class %d", name, class), func(t *testing.T) {
 				within := f.on(opts)
