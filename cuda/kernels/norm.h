@@ -1,4 +1,4 @@
-// norm: RMS norm of the f32 residual stream into the activation type.
+// norm: RMS norm of the f32 residual stream: into the activation type, and as f32 for callers of the engine.
 #pragma once
 
 #include <cstdint>
@@ -21,5 +21,18 @@ struct RmsNormArgs {
   float eps;
 };
 cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on);
+
+// out[r] = the same norm of x[gather[r]], not rounded; NaN where nan_flags[gather[r]] is not MR_ROW_OK.
+struct HiddenRowsArgs {
+  const float* x;            // (*, dim), row stride x_stride
+  const float* weight;       // (dim)
+  const int32_t* gather;     // (rows)
+  const int32_t* nan_flags;  // (*)
+  float* out;                // (rows, dim)
+  int32_t rows, dim;
+  int64_t x_stride;          // elements
+  float eps;
+};
+cudaError_t launch_hidden_rows(const HiddenRowsArgs& args, const Stream& on);
 
 }  // namespace mr::cuda

@@ -326,6 +326,7 @@ void Device::info_alone(mr_device_info* out) const {
   out->failed_frees = counts.failed_frees + transfers.failed_frees();
   copy_text(out->management_problem, readings.problem);
   out->one_class = 0;  // GEMMs and attention of the two classes add in different orders
+  out->hidden_rows = 1;
   out->devices = 1;
 }
 

@@ -325,4 +325,18 @@ void Rank::sample(const StepShape& shape, int32_t first, int32_t count, const St
   CUDA_CHECK(launch_sample(args, on));
 }
 
+cudaError_t Rank::hidden_rows(const StepShape& shape, const Stream& on) const {
+  HiddenRowsArgs args{};
+  args.x = space_.x;
+  args.weight = shard_.output_norm();
+  args.gather = reinterpret_cast<const int32_t*>(space_.input + shape.hidden);
+  args.nan_flags = space_.nan_flags;
+  args.out = space_.hidden;
+  args.rows = shape.hidden_rows;
+  args.dim = desc_.hidden;
+  args.x_stride = sizes_.hidden_stride;
+  args.eps = desc_.norm_eps;
+  return launch_hidden_rows(args, on);
+}
+
 }  // namespace mr::cuda

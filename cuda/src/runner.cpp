@@ -296,7 +296,7 @@ void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   lock.unlock();
   Flight& flight = s.flights[s.collected % kInFlight];
   s.read_results(flight);
-  give_results(flight.plan, 0, result);
+  give_results(flight.plan, s.sizes.hidden, result);
   lock.lock();
   ++s.collected;
 }

@@ -107,7 +107,7 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
              (align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
               align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge))) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
-         align(most_copies(config) * sizeof(BlockCopy));
+         align(most_copies(config) * sizeof(BlockCopy)) + align(static_cast<uint64_t>(sizes.hidden_rows) * sizeof(int32_t));
 }
 
 StepInput::StepInput(const Description& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
@@ -163,6 +163,7 @@ StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_j
   pack_prefill(shape, host);
   pack_sets(plan, shape, host, device);
   pack_copies(plan, shape, blocks, host);
+  pack_hidden(plan, shape, host);
   return shape;
 }
 
@@ -297,6 +298,14 @@ void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks
     *to++ = blocks.copy_of(op);
   }
   if (!groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups_.ends().back()) * sizeof(BlockCopy));
+}
+
+void StepInput::pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const {
+  shape.hidden = shape.bytes;
+  shape.hidden_rows = static_cast<int32_t>(plan.hidden.size());
+  int32_t* to = reinterpret_cast<int32_t*>(host + shape.hidden);
+  for (const int32_t token : plan.hidden) *to++ = row_of_[static_cast<size_t>(token)];
+  shape.bytes += align(plan.hidden.size() * sizeof(int32_t));
 }
 
 }  // namespace mr::cuda

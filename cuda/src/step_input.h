@@ -43,6 +43,8 @@ struct StepShape {
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;
   uint64_t set = 0, copy = 0;            // SlotSet, BlockCopy
+  int32_t hidden_rows = 0;
+  uint64_t hidden = 0;                   // (hidden_rows) int32: the row of each hidden row
   uint64_t bytes = 0;                    // to copy
 
   StepShape() = default;
@@ -76,6 +78,7 @@ class StepInput {
   void pack_prefill(StepShape& shape, uint8_t* host);
   void pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
   void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
+  void pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const;
 
   // Prefill attention of one kind.
   struct Tiling {

@@ -13,6 +13,10 @@ namespace {
 
 uint64_t job_bytes(const StepShape& shape) { return static_cast<uint64_t>(shape.jobs) * sizeof(SampleJob); }
 
+uint64_t hidden_bytes(const Sizes& sizes, int32_t rows) {
+  return static_cast<uint64_t>(rows) * static_cast<uint64_t>(sizes.hidden) * sizeof(float);
+}
+
 template <class Call>
 void twice(const char* what, Call call) {
   cudaError_t error = call();
@@ -61,6 +65,8 @@ void StepQueue::prepare(Flight& flight) const {
   flight.masks = Pinned(sizes_.mask_bytes);
   flight.rows = Pinned(static_cast<uint64_t>(sizes_.rows_wanted) * sizeof(mr_row_result));
   if (sizes_.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes_.candidates) * sizeof(mr_candidate));
+  if (sizes_.hidden_rows > 0) flight.hidden = Pinned(hidden_bytes(sizes_, sizes_.hidden_rows));
+  flight.plan.hidden_rows = flight.hidden.as<float>();
 }
 
 // For every rank, with its GPU the thread's own. Ends with that of rank 0.
@@ -69,7 +75,7 @@ void StepQueue::each(Do what) {
   for (size_t r = streams_.size(); r-- > 0;) forward_.at(static_cast<int32_t>(r), [&] { what(r); });
 }
 
-// A step of one padding row and a copy of bytes to where they are, which write nothing that lasts.
+// A step of one padding row, its hidden row if steps have some, and a copy of bytes to where they are, which write nothing that lasts.
 void StepQueue::warm() {
   each([&](size_t r) {
     uint8_t* const at = rank(r).space().input;
@@ -77,7 +83,11 @@ void StepQueue::warm() {
     rank(r).device().transfers.upload(at, &still, sizeof still);
     CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, {1, 16, 0, 0, 0}}, {streams_[r], false}));
   });
-  forward_.run_padding(StepShape(1, 0, 1), lanes_);
+  StepShape row(1, 0, 1);
+  row.hidden = row.position;  // zeros, as all of the input behind the copy: the only row
+  row.hidden_rows = std::min(sizes_.hidden_rows, 1);
+  CUDA_CHECK(rank(0).hidden_rows(row, {streams_[0], false}));
+  forward_.run_padding(row, lanes_);
 }
 
 void StepQueue::check(const StepPlan& plan) {
@@ -190,6 +200,14 @@ void StepQueue::fetch(Flight& flight) {
     twice("fetching a step's candidates", [&] {
       return cudaMemcpyAsync(flight.candidates.data(), space.candidates, bytes, cudaMemcpyDeviceToHost, streams_[0]);
     });
+  if (const StepShape& shape = flight.shape; shape.hidden_rows > 0) {
+    // A plain launch: the kernel before it may be a graph's.
+    twice("computing a step's hidden rows", [&] { return forward_.rank(0).hidden_rows(shape, {streams_[0], false}); });
+    twice("fetching a step's hidden rows", [&] {
+      return cudaMemcpyAsync(flight.hidden.data(), space.hidden, hidden_bytes(sizes_, shape.hidden_rows), cudaMemcpyDeviceToHost,
+                             streams_[0]);
+    });
+  }
   if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, streams_[0]));
 }
 

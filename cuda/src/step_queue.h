@@ -25,7 +25,7 @@ struct Flight {
   StepPlan plan;
   StepShape shape;  // the same on every rank
   Pinned masks;
-  Pinned rows, candidates;  // results, of rank 0: all ranks have the same
+  Pinned rows, candidates, hidden;  // results, of rank 0: all ranks have the same
   int64_t row_count = 0;
   std::vector<Leg> legs;  // by rank
 };

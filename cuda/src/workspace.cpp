@@ -66,15 +66,9 @@ Act attention_act(const mr_runner_config& config) {
   return config.kv_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
 }
 
-void check_hidden_rows(const mr_runner_config& config) {
-  if (config.max_hidden_rows != 0)
-    fail(MR_UNIMPLEMENTED, "runner configuration: max_hidden_rows is %d: this engine gives no hidden rows, want 0", config.max_hidden_rows);
-}
-
 }  // namespace
 
 Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : kinds(part_of(d, 0, ranks)) {
-  check_hidden_rows(c);
   const Description part = part_of(d, 0, ranks);
   for (const AttentionKind& kind : kinds.kinds)
     layouts.push_back(KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
@@ -97,6 +91,8 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
   decode_units = decode_attention_capacity(decode_rows, positions);
   prefill_places = prefill_attention_capacity(tokens, positions);
   rows_wanted = c.max_sample_rows + c.max_score_rows;
+  hidden_rows = c.max_hidden_rows;
+  hidden = d.hidden;
   logit_rows = std::min(kLogitRows, rows_wanted);
   candidates = int64_t{rows_wanted} * c.max_top_n;
   record_bytes = StepInput::record_capacity(d, c, positions);
@@ -189,6 +185,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   slots.history = pieces.take<int32_t>(slot_count * slots.history_stride);
   results = pieces.take<mr_row_result>(s.rows_wanted);
   candidates = pieces.take<mr_candidate>(s.candidates);
+  hidden = pieces.take<float>(int64_t{s.hidden_rows} * s.hidden);
   input = pieces.bytes(s.input_bytes);
   masks = reinterpret_cast<uint32_t*>(pieces.bytes(s.mask_bytes));
   step = arrived = nullptr;

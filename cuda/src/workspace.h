@@ -43,6 +43,8 @@ struct Sizes {
   int32_t logit_rows;     // at once
   int32_t positions;      // history kept for a slot: the context, or the whole pool if that is less
   int32_t rows_wanted;    // sample and score rows of one step, at most
+  int32_t hidden_rows;    // of one step, at most
+  int32_t hidden;         // numbers of a hidden row
   int64_t candidates;     // of one step, at most
   uint64_t input_bytes;   // of what one step uploads, at most
   uint64_t kv_block_bytes;  // over all layers
@@ -99,6 +101,7 @@ struct Workspace {
   SlotTables slots;
   mr_row_result* results;   // (rows_wanted)
   mr_candidate* candidates; // (candidates)
+  float* hidden;            // (hidden_rows, hidden): of the first rank alone
   uint8_t* input;           // (input_bytes) the input that a step uploads
   uint32_t* masks;          // (mask_bytes) and its masks: at one place, which captured graphs know
   // Of several ranks (gather.h):

@@ -14,6 +14,7 @@
 namespace mr::cuda::test {
 
 constexpr uint64_t kPatience = 60'000'000'000;  // ns
+constexpr size_t kHiddenWidth = 256;            // of a hidden row: that of desc_of
 
 inline mr_slot_params params_of(int32_t prompt_length, float temperature = 0) {
   mr_slot_params p{};
@@ -96,6 +97,7 @@ class StepMaker {
     samples_.push_back({token, slot, 1, position, mask_offset});
   }
   void score(int32_t token, int32_t target) { scores_.push_back({token, target, 0}); }
+  void hidden(int32_t token) { hidden_.push_back(token); }
   void masks(std::vector<uint32_t> words) { masks_ = std::move(words); }
   void late(int64_t words) { late_ = words; }
 
@@ -116,6 +118,8 @@ class StepMaker {
     s.sample_count = static_cast<int32_t>(samples_.size());
     s.scores = scores_.data();
     s.score_count = static_cast<int32_t>(scores_.size());
+    s.hidden_rows = hidden_.data();
+    s.hidden_count = static_cast<int32_t>(hidden_.size());
     s.pre_ops = ops_.data();
     s.pre_op_count = static_cast<int32_t>(ops_.size());
     s.masks = masks_.empty() ? nullptr : masks_.data();
@@ -132,7 +136,7 @@ class StepMaker {
   std::deque<std::vector<int32_t>> histories_;
   std::vector<mr_pre_op> ops_;
   std::vector<mr_segment> segments_;
-  std::vector<int32_t> tokens_, blocks_;
+  std::vector<int32_t> tokens_, blocks_, hidden_;
   std::vector<mr_sample_row> samples_;
   std::vector<mr_score_row> scores_;
   std::vector<uint32_t> masks_;
@@ -153,8 +157,9 @@ inline std::ostream& operator<<(std::ostream& out, const Row& r) {
              << ", logprob bits " << r.logprob << "}";
 }
 
-// Collects the sample rows, then the score rows, of the oldest step in flight.
-inline std::vector<Row> collect(Runner& runner, uint64_t timeout_ns = kPatience) {
+// Collects the sample rows, then the score rows, of the oldest step in flight. `hidden` has room for its hidden rows, and is cut
+// to what they fill.
+inline std::vector<Row> collect(Runner& runner, uint64_t timeout_ns = kPatience, std::vector<float>* hidden = nullptr) {
   std::vector<mr_row_result> samples(256), scores(1024);
   std::vector<mr_candidate> candidates((samples.size() + scores.size()) * 4);
   mr_step_result result{};
@@ -166,7 +171,12 @@ inline std::vector<Row> collect(Runner& runner, uint64_t timeout_ns = kPatience)
   result.score_capacity = static_cast<int32_t>(scores.size());
   result.candidates = candidates.data();
   result.candidate_capacity = static_cast<int32_t>(candidates.size());
+  if (hidden != nullptr) {
+    result.hidden = hidden->data();
+    result.hidden_capacity = static_cast<int64_t>(hidden->size());
+  }
   runner.wait(timeout_ns, &result);
+  if (hidden != nullptr) hidden->resize(static_cast<size_t>(result.hidden_count) * kHiddenWidth);
   samples.resize(static_cast<size_t>(result.sample_count));
   scores.resize(static_cast<size_t>(result.score_count));
   std::vector<Row> rows;

@@ -2,6 +2,7 @@
 #include "kernel_fixture.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
+#include "millrace/engine.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -66,6 +67,37 @@ TEST(RmsNorm, KeepsNaNToItsRow) {
   MUST(launch_rms_norm({dx, weight, nullptr, out.data(), Act::kF16, 3, 100, 100, 100, 1e-6f}, Stream{}));
   const std::vector<float> y = from_acts(Act::kF16, out.read());
   for (size_t i = 0; i < 300; ++i) EXPECT_EQ(std::isnan(y[i]), i >= 100 && i < 200) << i;
+}
+
+TEST(HiddenRows, AgreeWithFloat64OnEveryShape) {
+  Numbers numbers(6);
+  const std::vector<int32_t> gather = {4, 2, 0, 4}, flags = {MR_ROW_OK, MR_ROW_NAN, MR_ROW_EMPTY, MR_ROW_NAN, MR_ROW_OK};
+  Guarded<int32_t> dgather(gather), dflags(flags);
+  for (const int32_t dim : {1, 2, 3, 4, 31, 64, 127, 128, 129, 511, 512, 513, 1023, 2048, 4096, 4100, 16384, 16385, 20000})
+    for (const int32_t pad : {0, 1, 4}) {
+      const int32_t rows = 4, stride = dim + pad;
+      std::vector<float> x = numbers.normals(static_cast<size_t>(5 * stride), 3), weight = numbers.normals(static_cast<size_t>(dim));
+      x[0] *= 100;
+      Guarded<float> dx(x), dweight(weight), out(static_cast<size_t>(rows * dim));
+      MUST(launch_hidden_rows({dx, dweight, dgather, dflags, out.data(), rows, dim, stride, 1e-5f}, Stream{}));
+      const std::vector<float> got = out.read();
+      for (int32_t r = 0; r < rows; ++r) {
+        const int32_t source = gather[static_cast<size_t>(r)];
+        const float* const row = x.data() + source * stride;
+        const std::vector<float> mine(got.begin() + r * dim, got.begin() + (r + 1) * dim);
+        if (flags[static_cast<size_t>(source)] != MR_ROW_OK) {
+          for (const float v : mine) ASSERT_TRUE(std::isnan(v)) << "dim " << dim << " row " << r;
+          continue;
+        }
+        std::vector<double> want(static_cast<size_t>(dim));
+        double square = 0;
+        for (int32_t d = 0; d < dim; ++d) square += static_cast<double>(row[d]) * row[d];
+        for (int32_t d = 0; d < dim; ++d)
+          want[static_cast<size_t>(d)] = row[d] / std::sqrt(square / dim + static_cast<double>(1e-5f)) * weight[static_cast<size_t>(d)];
+        EXPECT_TRUE(near(mine, want, {0, 0x1p-20})) << "dim " << dim << " row " << r;
+      }
+      EXPECT_TRUE(same_bits(got.data(), got.data() + 3 * dim, dim)) << "a row asked for twice, dim " << dim;
+    }
 }
 
 TEST(Elementwise, AddsToTheResidual) {

@@ -40,7 +40,7 @@ func (l *Loop) checkPooled(r *Request) error {
 	case len(r.Choices) > l.cfg.Runner.MaxScoreRows:
 		return fmt.Errorf("%w: %d choices, at most %d", engine.ErrInvalid, len(r.Choices), l.cfg.Runner.MaxScoreRows)
 	case r.Pool != NoPool && l.cfg.Runner.MaxHiddenRows == 0:
-		return fmt.Errorf("%w: this engine gives no hidden rows, of which vectors are made: use a CPU worker", engine.ErrUnsupported)
+		return fmt.Errorf("%w: this engine gives no hidden rows, of which vectors are made", engine.ErrUnsupported)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ static mr_runner_config tiny_config(void) {
   config.max_sample_rows = 4;
   config.max_score_rows = 8;
   config.max_top_n = top_n;
-  config.max_hidden_rows = gpu ? 0 : 2;
+  config.max_hidden_rows = 2;
   config.kv_type = gpu ? MR_KV_F16 : MR_KV_F32;
   return config;
 }
@@ -137,7 +137,7 @@ static void generate(mr_model *model, double *out) {
   r.hidden[0] = prompt_length - 1;
   r.hidden[1] = 0;
   r.step.hidden_rows = r.hidden;
-  r.step.hidden_count = gpu ? 0 : 2;
+  r.step.hidden_count = 2;
   OK(api->step_submit(runner, &r.step));
   begin(&r, &previous, 1, prompt_length, MR_CLASS_DECODE);
   OK(api->step_submit(runner, &r.step));
@@ -160,8 +160,8 @@ static void generate(mr_model *model, double *out) {
     CHECK(isfinite(a.samples[0].logprob) && a.samples[0].logprob <= 0);
     CHECK(a.result.device_ns > 0 && a.result.bytes_read > 0);
     CHECK(a.result.score_count == (i == 0));
-    CHECK(a.result.hidden_count == (i == 0 && !gpu ? 2 : 0));
-    if (i == 0 && !gpu) CHECK(isfinite(a.hidden[0]) && a.hidden[0] != 0 && isfinite(a.hidden[hidden_width]) && a.hidden[0] != a.hidden[hidden_width]);
+    CHECK(a.result.hidden_count == (i == 0 ? 2 : 0));
+    if (i == 0) CHECK(isfinite(a.hidden[0]) && a.hidden[0] != 0 && isfinite(a.hidden[hidden_width]) && a.hidden[0] != a.hidden[hidden_width]);
     if (i == 0) {
       CHECK(a.scores[0].slot == -1 && a.scores[0].position == -1 && a.scores[0].token == prompt[2]);
       CHECK(a.scores[0].candidate_count == 2 && isfinite(a.scores[0].logprob));

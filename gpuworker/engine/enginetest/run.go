@@ -14,9 +14,6 @@ type Options struct {
 	// OneClass is true if prefill and decode kernels give the same bits. The device's OneClass must
 	// be equal.
 	OneClass bool
-	// HiddenRows is true if runners give hidden rows. The device's HiddenRows must be equal. If not,
-	// a runner with such rows must be refused by name.
-	HiddenRows bool
 	// Threads opens the device with a number of threads, which must not change bits; nil = the
 	// engine has no such option.
 	Threads func(t *testing.T, threads int) engine.Device

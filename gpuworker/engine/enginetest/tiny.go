@@ -130,14 +130,11 @@ func (m tinyModel) checkCache(t *testing.T, model engine.Model, want *tinyRefere
 	tokens := min(3, m.desc.Context-n+1)
 	cfg := engine.RunnerConfig{
 		KVBlocks: 2 * ((n+tokens)/16 + 1), BlockSize: 16, MaxSequences: 2, MaxBatchedTokens: max(n, 2), MaxSampleRows: 2,
-		MaxScoreRows: n, MaxTopN: 4, KVType: kv,
+		MaxScoreRows: n, MaxHiddenRows: n, MaxTopN: 4, KVType: kv,
 	}
 	p := Plain(5, 0.7)
 	p.TopN = 4
-	request := Request{Prompt: want.prompt, Tokens: tokens, Params: p, Score: true}
-	if opts.HiddenRows {
-		cfg.MaxHiddenRows, request.Hidden = n, positions(n)
-	}
+	request := Request{Prompt: want.prompt, Tokens: tokens, Params: p, Score: true, Hidden: positions(n)}
 	r, err := model.NewRunner(cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()

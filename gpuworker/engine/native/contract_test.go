@@ -56,7 +56,7 @@ func TestTheCPUEngineKeepsTheContractOnEveryPath(t *testing.T) {
 				return threads(t, 0)
 			}
 			types := func(kv, act engine.Type) bool { return kv != engine.F8 && act == 0 }
-			options := enginetest.Options{Numeric: true, OneClass: true, HiddenRows: true, Slow: slow, Threads: threads, Types: types}
+			options := enginetest.Options{Numeric: true, OneClass: true, Slow: slow, Threads: threads, Types: types}
 			if path == "amx" || path == "avx512bf16" {
 				options.Activations = map[engine.Type]engine.Type{engine.BF16: engine.BF16}
 			}

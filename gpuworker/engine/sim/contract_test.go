@@ -17,7 +17,7 @@ func TestTheSimEngineKeepsTheContract(t *testing.T) {
 		dev, err := sim.Open(sim.Options{Memory: 1 << 30, Reserved: 16}, hclog.NewNullLogger())
 		require.NoError(t, err)
 		return dev
-	}, enginetest.Options{OneClass: true, HiddenRows: true, Types: func(engine.Type, engine.Type) bool { return true }})
+	}, enginetest.Options{OneClass: true, Types: func(engine.Type, engine.Type) bool { return true }})
 }
 
 func TestTheSimEngineKeepsTheContractOfVectors(t *testing.T) {

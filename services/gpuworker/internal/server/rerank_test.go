@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// withoutHidden is a device whose engine gives no hidden rows, as the CUDA engine.
+// withoutHidden is a device whose engine gives no hidden rows, as CUDA engines that were built before they had them.
 type withoutHidden struct{ engine.Device }
 
 func (d withoutHidden) Info() (engine.DeviceInfo, error) {
