@@ -1,13 +1,13 @@
-// attention: causal attention over a paged key-value cache, and how that cache lies in memory.
+// attention: attention over a paged key-value cache, and how that cache lies in memory.
 //
 // A key block holds, for each kv head, (padded_dim, block_size): the tokens of one dim lie together, so that a vector
 // holds one dim of as many keys. A value block holds, for each kv head, (block_size, padded_dim). Dims beyond head_dim
 // are zero in values and never read in keys.
 //
-// Bits: a row sees keys 0 .. visible-1, or the last `window` of them, cut into chunks of 256 absolute positions. A score is the
+// Bits: a row sees keys first .. visible-1, cut into chunks of 256 absolute positions. A score is the
 // sum of the products of even dims plus that of odd dims, each in ascending order, times the scale, then capped. Each chunk has
 // its own maximum, sum of exponentials and weighted values (tokens ascending); chunks are merged in ascending order, from the
-// first that has a key the row sees, on any thread. A window masks keys and moves no chunk. Neither the other rows of a
+// first that has a key the row sees, on any thread. A first key masks those before it and moves no chunk. Neither the other rows of a
 // call nor the ids of the blocks have any influence.
 #pragma once
 
@@ -37,11 +37,11 @@ struct KvLayout {
 struct AttentionArgs {
   const float* const* q;   // rows: head_dim floats each
   float* const* out;       // rows: head_dim floats each
-  const int32_t* visible;  // keys each row sees: >= 1, ascending
+  const int32_t* visible;  // the end of the keys that each row sees: >= 1, ascending
   int32_t rows;            // <= attention_rows
   float scale;
   float cap;               // scores become cap * tanh(score / cap); 0 = no cap
-  int32_t window;          // keys a row sees at most; 0 = all
+  const int32_t* first;    // the first key that each row sees: < visible, ascending; null = 0
   KvLayout layout;
   int32_t kv_head;
   const int32_t* blocks;   // block table of the sequence
@@ -49,8 +49,8 @@ struct AttentionArgs {
   const uint8_t* values;
   float* scratch;          // attention_scratch(rows, padded_dim) floats, 64-byte aligned
 
-  // The first key that a row sees, and its chunk. Both ascend with the row.
-  int32_t first_key(int32_t row) const { return window == 0 || visible[row] <= window ? 0 : visible[row] - window; }
+  // The first key that a row sees, and its chunk.
+  int32_t first_key(int32_t row) const { return first == nullptr ? 0 : first[row]; }
   int32_t first_chunk(int32_t row) const { return first_key(row) / attention_chunk; }
 };
 

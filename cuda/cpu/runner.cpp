@@ -80,8 +80,7 @@ struct Runner::State {
       : model(usable(std::move(m), c)),
         presence(model),
         config(c),
-        checker(c, model->desc().vocab, model->desc().context,
-                static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
+        checker(c, model->desc(), static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
         forward(model, c),
         host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c)),
         hidden(model->device()->ledger.allocate(kInFlight * hidden_floats(*model, c) * sizeof(float), MR_PURPOSE_WORKSPACE, false)) {

@@ -1,5 +1,6 @@
 #include "shape.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "error.h"
@@ -166,6 +167,11 @@ Description read_description(const mr_model_desc& d) {
   }
   desc.layer_input_width = d.layer_input_width;
   return desc;
+}
+
+bool whole_texts(const Description& d) {
+  return std::any_of(d.layers.begin(), d.layers.end(),
+                     [](const mr_layer_desc& layer) { return (layer.mixer.flags & MR_MIX_BIDIRECTIONAL) != 0; });
 }
 
 float attention_scale(const mr_mixer_desc& m) {

@@ -44,6 +44,9 @@ constexpr int64_t key_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads}
 constexpr int64_t value_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads} * m.value_dim; }
 constexpr int64_t attended_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.value_dim; }
 
+// Whether a layer sees later positions, so that a segment is a whole text.
+bool whole_texts(const Description& d);
+
 // Width of a token's inputs of all layers.
 inline int64_t layer_inputs_width(const Description& d) { return int64_t{d.layer_count()} * d.layer_input_width; }
 

@@ -121,7 +121,8 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
     for (int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h, ++rows) {
       own.q[rows] = space_.qkv + t * space_.qkv_width + static_cast<int64_t>(h) * dim;
       own.out[rows] = space_.attention + t * out_width + static_cast<int64_t>(h) * dim;
-      own.visible[rows] = positions_[static_cast<size_t>(t)] + 1;
+      own.first[rows] = first_key(t, m);
+      own.visible[rows] = end_key(tile, t, m);
     }
   AttentionArgs args;
   args.q = own.q;
@@ -130,7 +131,7 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
   args.rows = rows;
   args.scale = attention_scale(m);
   args.cap = m.score_cap;
-  args.window = m.window;
+  args.first = own.first;
   args.layout = kv_.layout(index);
   args.kv_head = kv_head;
   args.blocks = plan.block_ids.data() + plan.segments[static_cast<size_t>(tile.segment)].block_offset;
@@ -155,7 +156,7 @@ void StepForward::attend_in_chunks(const StepPlan& plan, const Tile& tile, int32
   const mr_mixer_desc& m = desc_.mixer(index);
   const int64_t kv_heads = m.kv_heads;
   const int64_t record = attention_record(int64_t{tile.count} * (m.heads / m.kv_heads), pad_dim(m.key_dim));
-  const int32_t end = attention_chunks(last_position(tile) + 1), begin = end - chunks_of(tile, m);
+  const int32_t end = attention_chunks(end_of(tile, m)), begin = end - chunks_of(tile, m);
   const int32_t room = static_cast<int32_t>(std::min<int64_t>(space_.chunk_floats / kv_heads / record - 1, end - begin));
   const auto state = [&](int64_t head) { return space_.chunks + head * (room + 1) * record; };
   for (int32_t from = begin; from < end; from += room) {
@@ -172,18 +173,21 @@ void StepForward::attend_in_chunks(const StepPlan& plan, const Tile& tile, int32
   }
 }
 
-// Cuts the step's tokens into tiles for a layer's attention. Layers whose heads are grouped alike and whose windows are equal share
-// the tiles; which tokens make a tile changes no bit.
+// Cuts the step's tokens into tiles for a layer's attention. Layers whose heads are grouped alike and whose tokens see the same
+// positions share the tiles; which tokens make a tile changes no bit.
 void StepForward::cut_tiles(const StepPlan& plan, const mr_mixer_desc& m) {
   const int32_t group = m.heads / m.kv_heads;
-  if (tiled_ != nullptr && tiled_->heads / tiled_->kv_heads == group && tiled_->kv_heads == m.kv_heads && tiled_->window == m.window) return;
+  if (tiled_ != nullptr && tiled_->heads / tiled_->kv_heads == group && tiled_->kv_heads == m.kv_heads && tiled_->window == m.window &&
+      ((tiled_->flags ^ m.flags) & MR_MIX_BIDIRECTIONAL) == 0)
+    return;
   tiled_ = &m;
   const int32_t tile = std::max(1, space_.tile_rows / group);
   tiles_.clear();
   int32_t at = 0;
   for (int32_t i = 0; i < static_cast<int32_t>(plan.segments.size()); ++i) {
-    const int32_t count = plan.segments[static_cast<size_t>(i)].count;
-    for (int32_t t = 0; t < count; t += tile) tiles_.push_back(Tile{i, at + t, std::min(tile, count - t)});
+    const mr_segment& s = plan.segments[static_cast<size_t>(i)];
+    const int32_t count = s.count;
+    for (int32_t t = 0; t < count; t += tile) tiles_.push_back(Tile{i, at + t, std::min(tile, count - t), s.first_position + count});
     at += count;
   }
   std::sort(tiles_.begin(), tiles_.end(), [this](const Tile& a, const Tile& b) {
@@ -193,15 +197,24 @@ void StepForward::cut_tiles(const StepPlan& plan, const mr_mixer_desc& m) {
   share_long_tiles(m);
 }
 
-int32_t StepForward::last_position(const Tile& tile) const {
-  return positions_[static_cast<size_t>(tile.token + tile.count - 1)];
+// The first position that a token sees.
+int32_t StepForward::first_key(int32_t token, const mr_mixer_desc& m) const {
+  const int32_t position = positions_[static_cast<size_t>(token)];
+  return m.window == 0 || position < m.window ? 0 : position + 1 - m.window;
 }
+
+// The end of the positions that a token of a tile sees.
+int32_t StepForward::end_key(const Tile& tile, int32_t token, const mr_mixer_desc& m) const {
+  const int32_t position = positions_[static_cast<size_t>(token)];
+  if ((m.flags & MR_MIX_BIDIRECTIONAL) == 0) return position + 1;
+  return m.window == 0 ? tile.end : std::min(tile.end, position + m.window);
+}
+
+int32_t StepForward::end_of(const Tile& tile, const mr_mixer_desc& m) const { return end_key(tile, tile.token + tile.count - 1, m); }
 
 // Chunks of keys that the rows of a tile see.
 int32_t StepForward::chunks_of(const Tile& tile, const mr_mixer_desc& m) const {
-  const int32_t first = positions_[static_cast<size_t>(tile.token)];
-  const int32_t key = m.window == 0 || first < m.window ? 0 : first + 1 - m.window;
-  return attention_chunks(last_position(tile) + 1) - key / attention_chunk;
+  return attention_chunks(end_of(tile, m)) - first_key(tile.token, m) / attention_chunk;
 }
 
 // A tile's head is the least that one thread attends to, unless that is too much of the step's attention: then the threads share

@@ -34,6 +34,7 @@ class StepForward {
     int32_t segment;
     int32_t token;   // into the step
     int32_t count;
+    int32_t end;     // of its segment's positions
   };
   enum class Part { query, key, value };
   struct LogitRow {  // one sample row (index >= 0) or score row (~index)
@@ -53,7 +54,9 @@ class StepForward {
   void embed(const StepPlan& plan);
   void cut_tiles(const StepPlan& plan, const mr_mixer_desc& m);
   void share_long_tiles(const mr_mixer_desc& m);
-  int32_t last_position(const Tile& tile) const;
+  int32_t first_key(int32_t token, const mr_mixer_desc& m) const;
+  int32_t end_key(const Tile& tile, int32_t token, const mr_mixer_desc& m) const;
+  int32_t end_of(const Tile& tile, const mr_mixer_desc& m) const;
   int32_t chunks_of(const Tile& tile, const mr_mixer_desc& m) const;
   void layer(const StepPlan& plan, int32_t index);
   void layer_inputs(const StepPlan& plan);

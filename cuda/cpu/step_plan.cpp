@@ -29,11 +29,12 @@ void check_array(const char* what, const void* data, size_t stride, int64_t coun
 
 }  // namespace
 
-StepChecker::StepChecker(const mr_runner_config& config, int32_t vocab, int32_t context, int32_t positions)
+StepChecker::StepChecker(const mr_runner_config& config, const Description& desc, int32_t positions)
     : config_(config),
-      vocab_(vocab),
-      context_(context),
+      vocab_(desc.vocab),
+      context_(desc.context),
       positions_(positions),
+      whole_texts_(whole_texts(desc)),
       views_(static_cast<size_t>(config.max_sequences)) {
   undo_.reserve(views_.size() + static_cast<size_t>(config.max_batched_tokens) +
                 static_cast<size_t>(config.max_sample_rows));
@@ -224,6 +225,9 @@ void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
     if (s.first_position < 0 || s.first_position > view.length)
       fail(MR_INVALID_ARGUMENT, "segment %d: first position is %d, but slot %d holds %d tokens", i, s.first_position,
            s.slot, view.length);
+    if (whole_texts_ && (s.first_position != 0 || view.fed_step == accepted_ + 1))
+      fail(MR_INVALID_ARGUMENT, "segment %d: begins at position %d of slot %d, but a layer sees later positions: want one segment a text",
+           i, s.first_position, s.slot);
     if (view.fed_step == accepted_ + 1 && s.first_position != view.length)
       fail(MR_INVALID_ARGUMENT, "segment %d: begins at %d, inside an earlier segment of slot %d that ends at %d", i,
            s.first_position, s.slot, view.length);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "millrace/engine.h"
+#include "shape.h"
 #include "slot.h"
 
 namespace mr {
@@ -50,7 +51,7 @@ void give_results(const StepPlan& plan, int32_t width, mr_step_result* result);
 class StepChecker {
  public:
   // positions: history kept for a slot, in tokens. Reserves room in both plans for the largest step.
-  StepChecker(const mr_runner_config& config, int32_t vocab, int32_t context, int32_t positions);
+  StepChecker(const mr_runner_config& config, const Description& desc, int32_t positions);
 
   void reserve(StepPlan& plan) const;
   // Copies the step into plan, or throws INVALID_ARGUMENT or OUT_OF_RANGE saying which element is wrong and why; then
@@ -92,6 +93,7 @@ class StepChecker {
 
   const mr_runner_config config_;
   const int32_t vocab_, context_, positions_;
+  const bool whole_texts_;  // a segment is one
   uint64_t accepted_ = 0;  // steps
   std::vector<View> views_;
   std::vector<Undo> undo_;

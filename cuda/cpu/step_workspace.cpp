@@ -131,6 +131,7 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     p.q = layout.take<const float *>(static_cast<uint64_t>(tile_rows));
     p.out = layout.take<float *>(static_cast<uint64_t>(tile_rows));
     p.visible = layout.take<int32_t>(static_cast<uint64_t>(tile_rows));
+    p.first = layout.take<int32_t>(static_cast<uint64_t>(tile_rows));
     p.sampler = layout.take<uint8_t>(SamplerSpace::bytes(d.vocab));
     threads.push_back(p);
   }

@@ -38,6 +38,7 @@ struct StepWorkspace {
     const float** q;       // rows of a tile
     float** out;
     int32_t* visible;
+    int32_t* first;
     uint8_t* sampler;
   };
 

@@ -4,9 +4,9 @@
 # NAME:CONTEXT:PROMPTS of each small model of random F32 weights; CONTEXT default is the model's own, and NAME-short is NAME
 # with another one. Windows are of 24 tokens, and prompts shorter, as long and longer. With LongRoPE the factors depend on the
 # context that is served, and in transformers on the length of the sequence.
-readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-dense gemma4-e2b olmo2 olmo2-plain olmo3 smollm3 granite
-  exaone4 seed_oss phi3:512:300 phi3-short:256 phi3-window glm4 mistral3}
-readonly families_prompts='10 24 60 130' families_tokens=64
+readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-dense gemma4-e2b gemma-embedding olmo2 olmo2-plain olmo3
+  smollm3 granite exaone4 seed_oss phi3:512:300 phi3-short:256 phi3-window glm4 mistral3}
+readonly families_prompts='10 24 60 130' families_tokens=64 families_vectors=gemma-embedding # makes vectors alone
 
 families() {
   local python=${PYTHON:-python3} at=127.0.0.1:17071 folder=$work/families result text answered=yes
@@ -45,8 +45,9 @@ families_answers() {
     prompts=${prompts%:} texts=()
     for n in ${prompts:-$families_prompts}; do
       texts+=("$(families_ids "$n")")
-      families_answer "$1" "$name" "${texts[-1]}" "$2/$name-$n" 2>>"$log" || return
+      [[ $name == "$families_vectors" ]] || families_answer "$1" "$name" "${texts[-1]}" "$2/$name-$n" 2>>"$log" || return
     done
+    printf '%s\n' "${texts[@]}" >"$2/$name-prompts.txt"
     for pooling in first mean last; do
       "$bin/millrace" embed --model "$name" --target "$1" --token-ids --pooling "$pooling" --normalize=false "${texts[@]}" \
         >"$2/$name-$pooling.jsonl" 2>>"$log" || return

@@ -13,6 +13,7 @@ namespace {
 }
 
 void check_mixer(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes) {
+  if ((m.flags & MR_MIX_BIDIRECTIONAL) != 0) refuse(layer, "attention that sees later positions");
   if (m.key_dim != m.value_dim) refuse(layer, "heads whose keys and values differ in width");
   if (pad_head_dim(m.key_dim) == 0)
     fail(MR_UNIMPLEMENTED, "model layer %d: head_dim is %d: this engine runs heads of 1 to 512 dims", layer, m.key_dim);

@@ -60,7 +60,7 @@ class Presence {
 struct Runner::State {
   State(std::shared_ptr<const Model> m, const mr_runner_config& c, RunnerOptions options)
       : model(usable(std::move(m), c)), presence(model), config(c), sizes(model->desc(), c, model->ranks()),
-        checker(c, model->desc().vocab, model->desc().context, sizes.positions),
+        checker(c, model->desc(), sizes.positions),
         queue(model, c, sizes, options.graphs, options.dependent && model->device()->programmatic) {
     for (Flight& flight : flights) {
       checker.reserve(flight.plan);

@@ -77,6 +77,10 @@ func TestModelsPageListsWhatLoads(t *testing.T) {
 		names = append(names, strings.TrimSuffix(name, "`"))
 		require.Len(t, cells, 6, line)
 		// The bound of gpu-check's stage families, which compares every architecture with transformers.
+		if strings.Trim(name, "`") == "gemma-embedding" {
+			require.Equal(t, "not yet", cells[4], "the stage has it; its figure belongs here once it has run")
+			continue
+		}
 		difference, err := strconv.ParseFloat(cells[4], 64)
 		require.NoError(t, err, "the column transformers of %s", name)
 		require.Positive(t, difference)

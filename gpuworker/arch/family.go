@@ -18,20 +18,21 @@ type family struct {
 
 // families are the architectures by general.architecture. Each has a file of its own.
 var families = map[string]family{
-	"exaone4":  {"EXAONE 4", exaone4},
-	"gemma2":   {"Gemma 2", gemma2},
-	"gemma3":   {"Gemma 3", gemma3},
-	"gemma4":   {"Gemma 4", gemma4},
-	"glm4":     {"GLM-4", glm4},
-	"granite":  {"Granite", granite},
-	"llama":    {"Llama 1 to 3, Mistral, TinyLlama, SmolLM", llama},
-	"mistral3": {"Ministral 3, Devstral", mistral3},
-	"olmo2":    {"OLMo 2 and 3", olmo2},
-	"phi3":     {"Phi-3, Phi-4", phi3},
-	"qwen2":    {"Qwen 1.5 to 2.5", qwen2},
-	"qwen3":    {"Qwen 3", qwen3},
-	"seed_oss": {"Seed-OSS", seedOSS},
-	"smollm3":  {"SmolLM 3", smollm3},
+	"exaone4":         {"EXAONE 4", exaone4},
+	"gemma2":          {"Gemma 2", gemma2},
+	"gemma3":          {"Gemma 3", gemma3},
+	"gemma4":          {"Gemma 4", gemma4},
+	"gemma-embedding": {"EmbeddingGemma", gemmaEmbedding},
+	"glm4":            {"GLM-4", glm4},
+	"granite":         {"Granite", granite},
+	"llama":           {"Llama 1 to 3, Mistral, TinyLlama, SmolLM", llama},
+	"mistral3":        {"Ministral 3, Devstral", mistral3},
+	"olmo2":           {"OLMo 2 and 3", olmo2},
+	"phi3":            {"Phi-3, Phi-4", phi3},
+	"qwen2":           {"Qwen 1.5 to 2.5", qwen2},
+	"qwen3":           {"Qwen 3", qwen3},
+	"seed_oss":        {"Seed-OSS", seedOSS},
+	"smollm3":         {"SmolLM 3", smollm3},
 }
 
 // Architectures lists the values of general.architecture that Parse accepts, sorted.

@@ -34,6 +34,26 @@ func gemma3(r *reader) engine.ModelDesc {
 	return d
 }
 
+// gemmaEmbedding is EmbeddingGemma: the network of Gemma 3 whose layers see later positions. A layer
+// with a window sees the positions that are at most half of the file's window away, on both sides.
+// Dense layers may follow the pooling.
+func gemmaEmbedding(r *reader) engine.ModelDesc {
+	d := r.gemma(0)
+	window := r.window(0)
+	if window > 0 {
+		window = window/2 + 1 // with the position itself
+	}
+	r.localRope(&d, r.windowedBy(&d, window, 6), 10000)
+	for i := range d.Layers {
+		d.Layers[i].Mixer.QKNorm, d.Layers[i].Mixer.Bidirectional = true, true
+	}
+	if v, ok, err := number(r.meta, r.key("attention.causal")); err != nil || ok && v != 0 {
+		r.fail(unsupported("attention that is causal (metadata %sattention.causal)", r.prefix))
+	}
+	r.denseLayers(d.Hidden)
+	return d
+}
+
 // gemma reads what the versions of Gemma have in common. Files store norm weights with the one that
 // the network adds. No key has the scale of scores: it is that of the head's width, but in the 27B
 // models, which are known by their layers, that of hidden/heads.

@@ -18,6 +18,7 @@ type Model struct {
 
 	Pooling    Pooling
 	Classifier *Classifier // of PoolingRank
+	Dense      []Dense     // after the pooling, in their order
 
 	Architecture string // general.architecture
 	Name         string // general.name; may be empty
@@ -114,6 +115,18 @@ func Parse(f *gguf.File) (*Model, error) {
 	if m.Pooling, m.Classifier = r.readPooling(m.Desc.Hidden); r.err != nil {
 		return nil, r.err
 	}
+	if m.Desc.WholeTexts() {
+		switch m.Pooling {
+		case PoolingNone:
+			m.Pooling = PoolingMean // of every published model
+		case PoolingRank:
+			return nil, unsupported("reranking by attention to later positions (metadata %s%s is %d)", r.prefix, poolingKey, PoolingRank)
+		case PoolingMean, PoolingFirst, PoolingLast:
+		}
+	}
+	if m.Dense, err = r.readDense(); err != nil {
+		return nil, err
+	}
 	if err := m.bind(r); err != nil {
 		return nil, err
 	}
@@ -124,6 +137,7 @@ func Parse(f *gguf.File) (*Model, error) {
 // Layout is a description and the names of its tensors in files of the family.
 type Layout struct {
 	Desc  engine.ModelDesc
+	Dense []DenseShape // tensors of the layers after the pooling
 	fused fusion
 }
 
@@ -135,7 +149,7 @@ func Describe(f *gguf.File, architecture string) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Layout{d, r.fused}, nil
+	return &Layout{d, r.dense, r.fused}, nil
 }
 
 // Tensor returns the name of the tensor with a role, and all roles that it holds, in the order of

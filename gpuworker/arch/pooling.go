@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
-	"github.com/millrace/millrace/gpuworker/gguf/dequant"
 )
 
 // Pooling is the pooling_type of a file: how the model makes one output of a text.
@@ -54,27 +53,14 @@ func (r *reader) readClassifier(hidden int) *Classifier {
 		r.fail(unsupported("a classifier with the labels %.64q of %d (metadata %s%s), want \"yes\" and \"no\"", first, len(labels), r.prefix, labelsKey))
 		return nil
 	}
-	t, ok := r.file.Tensor(classifierName)
-	if !ok {
+	if !r.hasTensor(classifierName) {
 		r.fail(unsupported("reranking without tensor %s (metadata %s%s is %d)", classifierName, r.prefix, poolingKey, PoolingRank))
 		return nil
 	}
-	if err := check(t, []int64{int64(hidden), 2}, weightTypes); err != nil {
+	rows, err := r.floats(classifierName, int64(hidden), 2)
+	if err != nil {
 		r.fail(err)
 		return nil
-	}
-	raw, values := make([]byte, t.Size), make([]float64, t.Elements())
-	if err := r.file.ReadAt(t, raw, 0); err != nil {
-		r.fail(err)
-		return nil
-	}
-	if err := dequant.Dequantize(t.Type, raw, values); err != nil {
-		r.fail(err)
-		return nil
-	}
-	rows := make([]float32, len(values))
-	for i, v := range values {
-		rows[i] = float32(v)
 	}
 	yes := slices.Index(labels, "yes")
 	return &Classifier{Yes: rows[yes*hidden : (yes+1)*hidden], No: rows[(1-yes)*hidden : (2-yes)*hidden]}

@@ -35,7 +35,8 @@ type reader struct {
 	fused  fusion          // tensors of the family that hold several roles
 	unused map[string]bool // names of tensors that engines do not need, such as those whose numbers are in the description
 
-	short *shortRope // nil: one list of divisors for all contexts
+	short *shortRope   // nil: one list of divisors for all contexts
+	dense []DenseShape // layers after the pooling
 }
 
 // fuse declares tensors that hold several roles.

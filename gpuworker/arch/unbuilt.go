@@ -11,12 +11,11 @@ const (
 	layerNorms   = "layer norms"
 	besides      = "layer norms, and an MLP that reads the input of attention"
 	besidesMoE   = "layer norms, an MLP that reads the input of attention, and a mixture of experts"
-	encoder      = "attention to later positions" + decoders
-	encoderNorms = "attention to later positions and layer norms" + decoders
-	encoderDense = "attention to later positions, windows on both sides of a position, and dense layers after the pooling" + decoders
+	distances    = "biases of scores by distance" + others
+	encoderNorms = "layer norms" + others
 	manyStreams  = "several residual streams"
 
-	decoders = " (decoders that embed texts run, such as Qwen3-Embedding)"
+	others = " (models that embed texts and run are EmbeddingGemma and decoders such as Qwen3-Embedding)"
 )
 
 // unbuilt says of architectures that files are published in and that no family reads, which block
@@ -31,9 +30,8 @@ var unbuilt = index(map[string]string{
 	layerNorms:   "bloom codeshell falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 stablelm starcoder starcoder2",
 	besides:      "cohere2 command-r",
 	besidesMoE:   "cohere2moe",
-	encoder:      "eurobert neo-bert t5 t5encoder",
+	distances:    "t5 t5encoder",
 	encoderNorms: "bert jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe",
-	encoderDense: "gemma-embedding",
 	manyStreams:  "gemma3n",
 })
 

@@ -12,7 +12,11 @@ import (
 // file, every period-th layer sees all positions and the others have the window; period 0 gives it
 // to all. A window over the whole context hides nothing, so the description has none.
 func (r *reader) windowed(d *engine.ModelDesc, preset, period int) []bool {
-	window := r.window(preset)
+	return r.windowedBy(d, r.window(preset), period)
+}
+
+// windowedBy is windowed with a window that is read.
+func (r *reader) windowedBy(d *engine.ModelDesc, window, period int) []bool {
 	local := r.pattern(len(d.Layers), period)
 	if window == 0 {
 		return nil

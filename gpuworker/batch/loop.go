@@ -40,6 +40,9 @@ type Config struct {
 	// OneClass states that both kernel classes give the same bits (engine.DeviceInfo.OneClass). A
 	// cached block is then valid for both classes.
 	OneClass bool
+	// WholeTexts states that a layer sees later positions (engine.ModelDesc.WholeTexts): the model makes
+	// vectors alone, and a prompt is one segment of one step.
+	WholeTexts bool
 	// HostRate is the bandwidth between KV blocks and host memory in bytes a second; 0 = unknown,
 	// assumed to be 20 GB/s. BlockBytes is the size of one block there
 	// (engine.RunnerCost.HostBytesPerBlock). With the measured prefill rate they decide whether a

@@ -55,7 +55,14 @@ func (l *Loop) choose(now time.Time) bool {
 			}
 			continue // only to count the sequences that are held back
 		}
-		_, run := s.next(l.rowLimit(s, budget))
+		limit := l.rowLimit(s, budget)
+		if l.cfg.WholeTexts && limit < s.promptLength {
+			if len(p.chosen) > 0 {
+				continue
+			}
+			limit = s.promptLength // the first text of a step is computed whatever its length is
+		}
+		_, run := s.next(limit)
 		if len(run) > 0 && l.reserve(s, len(run)) {
 			p.schedule(s, len(run))
 			l.markServed(s.request.Tenant)

@@ -30,6 +30,11 @@ type pool struct {
 
 // checkPooled refuses a request for a vector or for choices that the loop cannot compute.
 func (l *Loop) checkPooled(r *Request) error {
+	if l.cfg.WholeTexts {
+		if err := l.checkWhole(r); err != nil {
+			return err
+		}
+	}
 	switch {
 	case r.Pool == NoPool && len(r.Choices) == 0:
 		return nil
@@ -42,6 +47,24 @@ func (l *Loop) checkPooled(r *Request) error {
 	case r.Pool != NoPool && l.cfg.Runner.MaxHiddenRows == 0:
 		return fmt.Errorf("%w: this engine gives no hidden rows, of which vectors are made", engine.ErrUnsupported)
 	}
+	return nil
+}
+
+// checkWhole refuses what a model of whole texts does not compute: tokens, scores of them, and a text
+// that no step holds. Its blocks say nothing of other texts, so it does not use the prefix cache.
+func (l *Loop) checkWhole(r *Request) error {
+	most := l.cfg.Runner.MaxBatchedTokens
+	if r.Pool == PoolMean {
+		most = min(most, l.cfg.Runner.MaxHiddenRows)
+	}
+	switch {
+	case r.Pool == NoPool || r.Class != engine.Prefill:
+		return fmt.Errorf("%w: the layers of this model see later positions, so it computes vectors of whole texts alone", engine.ErrInvalid)
+	case len(r.Prompt) > most:
+		return fmt.Errorf("%w: it has %d tokens; a text of this model is computed in one step, which has at most %d", ErrTooLong,
+			len(r.Prompt), most)
+	}
+	r.Bypass = true
 	return nil
 }
 

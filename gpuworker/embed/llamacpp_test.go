@@ -25,8 +25,9 @@ import (
 // and differ by less than a tenth of what it leaves.
 const cosineBound = 1 - 1e-8
 
-// weightsOf returns the small model of an architecture, with matrices in F32.
-func weightsOf(t *testing.T, name string) *reference.Weights {
+// weightsOf returns the small model of an architecture, with matrices in F32, and its layers after the
+// pooling.
+func weightsOf(t *testing.T, name string) (*reference.Weights, []arch.Dense) {
 	t.Helper()
 	shape, ok := synth.Small(name)
 	require.True(t, ok)
@@ -40,11 +41,12 @@ func weightsOf(t *testing.T, name string) *reference.Weights {
 	for _, b := range m.Bindings {
 		w.Tensors = append(w.Tensors, reference.Tensor{TensorDesc: b.Desc, Bytes: f.Bytes(b.Tensor)})
 	}
-	return w
+	return w, m.Dense
 }
 
-// cpuLoop runs a loop over the CPU engine until the test ends.
-func cpuLoop(t *testing.T, w *reference.Weights, hidden int) *batch.Loop {
+// cpuLoop runs a loop over the CPU engine, whose steps have so many tokens and hidden rows, until the
+// test ends.
+func cpuLoop(t *testing.T, w *reference.Weights, tokens, hidden int) *batch.Loop {
 	t.Helper()
 	device, err := native.Open(native.Options{Device: "cpu", Path: cputest.Path()}, hclog.NewNullLogger())
 	require.NoError(t, err)
@@ -59,12 +61,12 @@ func cpuLoop(t *testing.T, w *reference.Weights, hidden int) *batch.Loop {
 	}
 	require.NoError(t, m.Seal())
 	cfg := engine.RunnerConfig{
-		KVBlocks: 200, BlockSize: 16, MaxSequences: 8, MaxBatchedTokens: 64, MaxSampleRows: 8, MaxScoreRows: 8, MaxHiddenRows: hidden,
+		KVBlocks: 200, BlockSize: 16, MaxSequences: 8, MaxBatchedTokens: tokens, MaxSampleRows: 8, MaxScoreRows: 8, MaxHiddenRows: hidden,
 		KVType: engine.F32,
 	}
 	runner, err := m.NewRunner(cfg)
 	require.NoError(t, err)
-	l := batch.New(batch.Config{Context: 512, Runner: cfg, OneClass: true}, runner, hclog.NewNullLogger())
+	l := batch.New(batch.Config{Context: 512, Runner: cfg, OneClass: true, WholeTexts: w.Desc.WholeTexts()}, runner, hclog.NewNullLogger())
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = l.Run(ctx) }()
@@ -98,7 +100,7 @@ func TestVectorsMatchLlamaCpp(t *testing.T) {
 	text, err := os.ReadFile("testdata/qwen3.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &want))
-	w := weightsOf(t, "qwen3")
+	w, _ := weightsOf(t, "qwen3")
 	classifier := &arch.Classifier{}
 	for i := range 2 * w.Desc.Hidden {
 		row := &classifier.Yes
@@ -108,7 +110,7 @@ func TestVectorsMatchLlamaCpp(t *testing.T) {
 		*row = append(*row, float32(i%13-6)/100)
 	}
 	for _, hidden := range []int{64, 7} {
-		l := cpuLoop(t, w, hidden)
+		l := cpuLoop(t, w, 64, hidden)
 		for pool, vector := range map[batch.Pooling][]float64{batch.PoolMean: want.Mean, batch.PoolFirst: want.First, batch.PoolLast: want.Last} {
 			require.Len(t, vector, w.Desc.Hidden)
 			got, err := Vectors(t.Context(), l, [][]int32{want.IDs}, Shape{Pool: pool}, Job{})
@@ -122,5 +124,39 @@ func TestVectorsMatchLlamaCpp(t *testing.T) {
 		scores, _, err := (&Reranker{classifier: classifier}).Scores(t.Context(), l, []Prompt{{IDs: want.IDs}}, Job{})
 		require.NoError(t, err)
 		require.InDelta(t, want.Rank[0], scores[0], 1e-6)
+	}
+}
+
+func TestWholeTextsMatchLlamaCpp(t *testing.T) {
+	// Texts shorter and longer than the window, all at once, with the layers after the pooling and
+	// without them.
+	var want struct {
+		IDs     []int32
+		Vectors []struct {
+			Tokens      int
+			Mean, Dense []float64
+		}
+	}
+	text, err := os.ReadFile("../arch/testdata/gemma-embedding.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &want))
+	w, dense := weightsOf(t, "gemma-embedding")
+	require.Len(t, dense, 2)
+	l := cpuLoop(t, w, 128, 128)
+	var texts [][]int32
+	for _, v := range want.Vectors {
+		texts = append(texts, want.IDs[:v.Tokens])
+	}
+	means, err := Vectors(t.Context(), l, texts, Shape{Pool: batch.PoolMean}, Job{})
+	require.NoError(t, err)
+	vectors, err := Vectors(t.Context(), l, texts, Shape{Pool: batch.PoolMean, Dense: dense, Normalize: true}, Job{})
+	require.NoError(t, err)
+	for i, v := range want.Vectors {
+		require.Greater(t, cosine(means[i], v.Mean), cosineBound, "%d tokens", v.Tokens)
+		require.Greater(t, cosine(vectors[i], v.Dense), cosineBound, "%d tokens, dense", v.Tokens)
+		require.Less(t, cosine(vectors[i], v.Mean), 0.9, "the layers change the vector")
+		alone, err := Vectors(t.Context(), l, texts[i:i+1], Shape{Pool: batch.PoolMean, Dense: dense, Normalize: true}, Job{})
+		require.NoError(t, err)
+		require.Equal(t, alone[0], vectors[i])
 	}
 }

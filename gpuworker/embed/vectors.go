@@ -4,12 +4,15 @@ import (
 	"context"
 	"math"
 
+	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/batch"
 )
 
 // Shape is how hidden states become vectors.
 type Shape struct {
 	Pool batch.Pooling
+	// Dense multiplies a vector, one layer after another, before anything else.
+	Dense []arch.Dense
 	// Dimensions is how many leading coordinates are kept; 0 = all.
 	Dimensions int
 	// Normalize divides a vector by its length, after coordinates were cut. A vector of zeros stays
@@ -34,9 +37,12 @@ func Vectors(ctx context.Context, loop Loop, prompts [][]int32, shape Shape, job
 	return out, nil
 }
 
-// finish cuts and normalises a vector, which it may change. The squares and their sum are float64:
-// a square of a float32 is exact there, so that no machine rounds it in another way.
+// finish multiplies, cuts and normalises a vector, which it may change. The squares and their sum are
+// float64: a square of a float32 is exact there, so that no machine rounds it in another way.
 func (s Shape) finish(v []float32) []float32 {
+	for i := range s.Dense {
+		v = multiply(&s.Dense[i], v)
+	}
 	if s.Dimensions > 0 {
 		v = v[:min(s.Dimensions, len(v))]
 	}
@@ -55,4 +61,18 @@ func (s Shape) finish(v []float32) []float32 {
 		v[i] = float32(float64(x) / length)
 	}
 	return v
+}
+
+// multiply returns the product of a dense layer and a vector. Products of float32 are exact in
+// float64, and are added in an order of their own.
+func multiply(d *arch.Dense, v []float32) []float32 {
+	out := make([]float32, d.Out)
+	for i := range out {
+		row, sums := d.Rows[i*d.In:(i+1)*d.In], [4]float64{} // an addition need not wait for the one before it
+		for j, x := range v {
+			sums[j%4] += float64(row[j]) * float64(x)
+		}
+		out[i] = float32(sums[0] + sums[1] + sums[2] + sums[3])
+	}
+	return out
 }

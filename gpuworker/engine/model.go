@@ -1,5 +1,7 @@
 package engine
 
+import "slices"
+
 // Type is a ggml tensor type id.
 type Type uint32
 
@@ -106,7 +108,7 @@ type Mixer struct {
 	Heads, KVHeads   int
 	KeyDim, ValueDim int     // of a head
 	Rope             int     // index into ModelDesc.Ropes, or NoRope
-	Window           int     // position p sees positions max(0, p-Window+1) to p; 0 = all
+	Window           int     // position p sees positions max(0, p-Window+1) to p; 0 = all. See Bidirectional
 	Scale            float32 // of scores; 0 = 1/sqrt(KeyDim)
 	ScoreCap         float32 // scores become cap * tanh(score / cap), after the scale; 0 = no cap
 	// Attention temperature: Q of position p is multiplied by 1 + TemperatureScale * ln(1 +
@@ -121,6 +123,16 @@ type Mixer struct {
 	ValueIsKey        bool // V is K, with its bias, before its norm and rotation; there is no RoleV
 	NoNorm            bool // no norm before the branch
 	EndNorm           bool // RMS norm of the branch before it is added
+	// Bidirectional: a position sees later positions of its segment too; with a window, those up to
+	// p+Window-1. See ModelDesc.WholeTexts.
+	Bidirectional bool
+}
+
+// WholeTexts reports whether a layer sees later positions. A segment is then a whole text: it begins
+// at position 0, and no other segment of its step has its slot. Tokens cannot be generated, because
+// each would change the states of all positions before it.
+func (d *ModelDesc) WholeTexts() bool {
+	return slices.ContainsFunc(d.Layers, func(l Layer) bool { return l.Mixer.Bidirectional })
 }
 
 // MLPKind is a kind of feed-forward branch.

@@ -39,8 +39,10 @@ type Facts struct {
 	// Sampling is the recommendation of the file.
 	Sampling Sampling
 	Pooling  arch.Pooling
-	Width    int  // of hidden states, and so of vectors
+	Width    int  // of vectors
 	Rerank   bool // the model can rerank
+	// WholeTexts: its layers see later positions. It makes vectors and generates nothing.
+	WholeTexts bool
 }
 
 // describe reads the facts, the tokenizer and the chat templates of a file. A template that cannot
@@ -58,7 +60,7 @@ func (l *loader) describe(inst *Instance, file *gguf.File, spec *arch.Model) (er
 		return err
 	}
 	inst.parse(all)
-	inst.Reranker = embed.NewReranker(all.named[rerankTemplate], inst.Tokenizer, spec.Classifier)
+	inst.Reranker, inst.Dense = newReranker(all, inst.Tokenizer, spec), spec.Dense
 	if inst.Facts, err = newFacts(file, spec, inst.Tokenizer, all); err != nil {
 		return err
 	}
@@ -127,11 +129,23 @@ func weightTypes(m *arch.Model) []string {
 // window returns the smallest sliding window of a model's layers, 0 if none has one.
 func window(desc *engine.ModelDesc) (smallest int) {
 	for _, layer := range desc.Layers {
-		if w := layer.Mixer.Window; w > 0 && (smallest == 0 || w < smallest) {
+		w := layer.Mixer.Window
+		if layer.Mixer.Bidirectional {
+			w = max(0, 2*w-1) // on both sides
+		}
+		if w > 0 && (smallest == 0 || w < smallest) {
 			smallest = w
 		}
 	}
 	return smallest
+}
+
+// newReranker returns nil for a model that cannot rerank, as one of whole texts, which gives no logits.
+func newReranker(all templates, tok *tokenizer.Tokenizer, m *arch.Model) *embed.Reranker {
+	if m.Desc.WholeTexts() {
+		return nil
+	}
+	return embed.NewReranker(all.named[rerankTemplate], tok, m.Classifier)
 }
 
 func newFacts(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, all templates) (Facts, error) {
@@ -141,7 +155,7 @@ func newFacts(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, all templat
 		Parameters: m.Parameters, WeightBytes: m.Bytes, HasTokenizer: tok != nil, HasTemplate: all.unnamed != "",
 		Templates: slices.Sorted(maps.Keys(all.named)), Format: tools.Detect(all.unnamed),
 		BOS: tokenizer.None, EOS: tokenizer.None,
-		Pooling: m.Pooling, Width: m.Desc.Hidden, Rerank: embed.NewReranker(all.named[rerankTemplate], tok, m.Classifier) != nil,
+		Pooling: m.Pooling, Width: m.VectorWidth(), Rerank: newReranker(all, tok, m) != nil, WholeTexts: m.Desc.WholeTexts(),
 	}
 	if tok != nil {
 		facts.BOS, facts.EOS, facts.EndIDs = tok.Special().BOS, tok.Special().EOS, tok.EndOfGeneration()

@@ -27,18 +27,32 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if l.options.KVType != nil {
 		kv = *l.options.KVType
 	}
+	context := spec.Desc.Context
+	if l.cfg.MaxBatchedTokens == 0 && spec.Desc.WholeTexts() {
+		l.cfg.MaxBatchedTokens = context // a text is computed in one step
+	}
 	if l.cfg.MaxBatchedTokens == 0 {
 		l.cfg.MaxBatchedTokens = DefaultBatchedTokens(info)
+	}
+	if spec.Desc.WholeTexts() {
+		context = min(context, l.cfg.MaxBatchedTokens)
+		if int64(l.options.Context) > int64(context) {
+			return fmt.Errorf("model %q: %w: context_length %d; a text of this model is computed in one step, which has at most %d tokens here",
+				l.name, ErrOption, l.options.Context, context)
+		}
 	}
 	if l.cfg.StepTarget == 0 {
 		l.cfg.StepTarget = DefaultStepTarget(info)
 	}
 	free := info.BytesFree
 	p := planner{
-		cfg: l.cfg, options: l.options, maxContext: spec.Desc.Context, kv: kv, free: free - min(free, weights), cost: inst.model.RunnerCost,
+		cfg: l.cfg, options: l.options, maxContext: context, kv: kv, free: free - min(free, weights), cost: inst.model.RunnerCost,
 	}
 	if info.HiddenRows {
 		p.hiddenRows = max(1, min(l.cfg.MaxBatchedTokens, maxHiddenBytes/(4*spec.Desc.Hidden)))
+		if spec.Desc.WholeTexts() {
+			p.hiddenRows = l.cfg.MaxBatchedTokens // the mean needs all of them in the one step
+		}
 	}
 	sequences := cmp.Or(int(l.options.MaxSequences), l.cfg.MaxSequences)
 	var price engine.RunnerCost

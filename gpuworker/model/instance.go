@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/embed"
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -37,6 +38,7 @@ type Instance struct {
 	TemplateProblem error
 	Named           map[string]NamedTemplate
 	Reranker        *embed.Reranker // nil: the model cannot rerank
+	Dense           []arch.Dense    // layers after the pooling
 	Loop            *batch.Loop
 	Runner          engine.RunnerConfig
 	ClassID         string

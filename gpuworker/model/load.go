@@ -157,7 +157,8 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
-		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, BlockBytes: inst.hostBlock, Grain: inst.grain,
+		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, WholeTexts: inst.Facts.WholeTexts,
+		BlockBytes: inst.hostBlock, Grain: inst.grain,
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

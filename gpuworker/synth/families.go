@@ -50,6 +50,12 @@ var small = map[string]Family{
 		Tensors: append(inLayers("attn_v.weight", 0, 1, 2, 3), inLayers("layer_output_scale.weight", 0, 1, 2, 3, 4, 5, 6, 7)...),
 		Factors: []float64{1, 1, 1e30, 1e30, 1e30, 1e30, 1e30, 1e30},
 	},
+	// A text of the tests is longer than the window, of which half counts on each side.
+	"gemma-embedding": {Keys: keys(8, 48, 80, 4, 1, 32, map[string]any{
+		"attention.causal":         false,
+		"attention.sliding_window": uint32(24), "rope.freq_base": float32(1e6), "pooling_type": uint32(1),
+		"dense_2_feat_in": uint32(48), "dense_2_feat_out": uint32(64), "dense_3_feat_in": uint32(64), "dense_3_feat_out": uint32(48),
+	})},
 	"glm4": {
 		Keys:    keys(3, 48, 80, 4, 2, 12, map[string]any{"rope.dimension_count": uint32(8)}),
 		Tensors: []string{headName, "blk.0.attn_q.bias"},

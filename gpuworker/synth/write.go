@@ -161,6 +161,10 @@ func (p *plan) list(mix Mix) []tensor {
 	}
 	add(engine.RoleOutputNorm, -1)
 	add(engine.RoleOutput, -1)
+	for _, dense := range p.layout.Dense {
+		typ := fit(mix.of(engine.RoleOutput, -1, d), dense.In)
+		ts = append(ts, tensor{name: dense.Name, typ: typ, dims: []uint64{uint64(dense.In), uint64(dense.Out)}})
+	}
 	return ts
 }
 

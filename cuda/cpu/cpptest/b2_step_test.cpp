@@ -30,7 +30,10 @@ void checker() {
   constexpr int32_t vocab = 83, context = 700, words = 3;
   mr_runner_config config = config_of(MR_KV_F32);
   config.host_blocks = 4;
-  StepChecker checker(config, vocab, context, 300);
+  Description desc{};
+  desc.vocab = vocab;
+  desc.context = context;
+  StepChecker checker(config, desc, 300);
   StepPlan plan;
   checker.reserve(plan);
   const mr_slot_params p = greedy();
@@ -124,6 +127,32 @@ void checker() {
   CHECK(code_of([&] { StepChecker::accept_masks(nullptr, 6, plan); }) == bad, "late masks at null");
   StepChecker::accept_masks(given.data(), 6, plan);
   CHECK(plan.masks.size() == 6, "late masks are copied");
+}
+
+// A segment of a model whose layers see later positions is a whole text.
+void whole_texts() {
+  Description desc{};
+  desc.vocab = 83;
+  desc.context = 100;
+  desc.layers.resize(2);
+  desc.layers[1].mixer.flags = MR_MIX_BIDIRECTIONAL;
+  StepChecker checker(config_of(MR_KV_F32), desc, 100);
+  StepPlan plan;
+  checker.reserve(plan);
+  const mr_slot_params p = greedy();
+  const auto accept = [&](const Step& step) { return code_of([&] { checker.accept(step.view(), plan); }); };
+  Step first, second, again, both, behind;
+  first.set(0, 1, &p).feed(0, 1, 0, {1, 2, 3}, table_of(16, 0, 1), MR_CLASS_PREFILL);
+  CHECK(accept(first) == MR_OK, "a text");
+  second.feed(0, 1, 3, {4}, table_of(16, 0, 1), MR_CLASS_DECODE);
+  CHECK(accept(second) == MR_INVALID_ARGUMENT, "a second part of a text");
+  again.feed(0, 1, 0, {1, 2}, table_of(16, 0, 1), MR_CLASS_DECODE);
+  CHECK(accept(again) == MR_OK, "another text in the slot");
+  both.feed(0, 1, 0, {1, 2}, table_of(16, 0, 1), MR_CLASS_PREFILL).feed(0, 1, 0, {3}, table_of(16, 0, 1), MR_CLASS_PREFILL);
+  CHECK(accept(both) == MR_INVALID_ARGUMENT, "two texts in one slot");
+  const std::vector<int32_t> history = {5, 6};
+  behind.set(0, 1, &p, history).feed(0, 1, 2, {1}, table_of(16, 0, 1), MR_CLASS_PREFILL);
+  CHECK(accept(behind) == MR_INVALID_ARGUMENT, "a text behind a history");
 }
 
 // Memory that counts itself.
@@ -340,6 +369,7 @@ void late_masks(const tiny::Weights& weights) {
 
 int main() {
   checker();
+  whole_texts();
   pieces();
   const tiny::Weights llama(llama_shape());
   check::each_isa([](Isa isa) { shared_chunks(name(isa)); });

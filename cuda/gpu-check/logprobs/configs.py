@@ -135,6 +135,13 @@ def gemma3(of, names):
     }, "Gemma3TextConfig")
 
 
+def gemma_embedding(of, names):
+    """The window is the file's: transformers halves it, and counts the position itself on both sides."""
+    out = gemma3(of, names)
+    out.fields |= {"use_bidirectional_attention": True, "final_logit_softcapping": None}
+    return out
+
+
 def gemma4(of, names):
     """key_length is the width of heads in layers without a window. Their rotation covers a part of the head: factors of the others
     are infinite in effect, and Layout reads the part."""
@@ -213,4 +220,4 @@ def glm4(of, names):
 
 FAMILIES = {each.__name__: each for each in (
     exaone4, gemma2, gemma3, gemma4, glm4, granite, llama, mistral3, olmo2, phi3, qwen2, qwen3, seed_oss, smollm3,
-)}
+)} | {"gemma-embedding": gemma_embedding}

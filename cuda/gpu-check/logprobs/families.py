@@ -2,12 +2,14 @@
 
 The folder has NAME.gguf with float32 weights, and for each prompt NAME-PROMPT-generated.json and NAME-PROMPT-replayed.json: what
 `millrace generate --json` printed of the prompt and greedy tokens, and of the same prompt computed by decoding; and for each pooling
-NAME-POOLING.jsonl, what `millrace embed` printed of the prompts, the shortest first. Prints three lines a model, `ok` or `FAIL`
-first, and ends with 1 unless all are ok. Where one fails, tracebacks and places are printed to standard error, and NAME-hidden.npz
+NAME-POOLING.jsonl, what `millrace embed` printed of the prompts, the shortest first, whose ids are the lines of NAME-prompts.txt. Of a
+model that makes vectors alone there are no answers. Prints three lines a model, or one, `ok` or `FAIL` first, and ends with 1 unless all
+are ok. Where one fails, tracebacks and places are printed to standard error, and NAME-hidden.npz
 gets transformers' hidden states of the shortest prompt.
 """
 
 import argparse
+import functools
 import glob
 import json
 import os
@@ -19,6 +21,7 @@ import torch
 import transformers
 
 import gguf_file
+import layout
 import verdict
 from answer import Answer
 from check import at
@@ -35,10 +38,17 @@ def prompts(folder, name):
 
 def judge(folder, name):
     """Yields the verdicts of logprobs and of greedy tokens."""
-    reference = Reference(gguf_file.File(os.path.join(folder, name + ".gguf")), "cpu", "eager")
-    parts, chosen, best, gaps, texts = {}, [], [], [], []
+    file = gguf_file.File(os.path.join(folder, name + ".gguf"))
+    reference = Reference(file, "cpu", "eager")
+    dense = [file.read(each).astype(np.float64) for each in layout.DENSE if each in file.shapes]
+    with open(os.path.join(folder, name + "-prompts.txt"), encoding="utf-8") as lines:
+        texts = [[int(each) for each in line.split(",")] for line in lines]
+    vectors = verdict.of_vectors({pooling: least_cosine(reference, texts, dense, folder, name, pooling) for pooling in POOLINGS})
+    if file.metadata["general.architecture"] in VECTORS_ALONE:
+        yield vectors
+        return
+    parts, chosen, best, gaps = {}, [], [], []
     for number, generated, replayed in prompts(folder, name):
-        texts.append(generated.ids[: generated.prompt])
         exact = reference.logprobs(generated.ids, "f32")
         for part, answer in ("", generated), (" by decoding", replayed):
             if answer.ids != generated.ids[: len(answer.ids)]:
@@ -52,21 +62,23 @@ def judge(folder, name):
     kept = verdict.of_float32(parts)
     yield kept
     yield verdict.of_tokens(chosen, best, gaps, np.max(list(parts.values())))
-    yield verdict.of_vectors({pooling: least_cosine(reference, texts, folder, name, pooling) for pooling in POOLINGS})
+    yield vectors
     if not kept.kept:
         np.savez_compressed(os.path.join(folder, name + "-hidden.npz"), ids=texts[0], hidden=reference.hidden(texts[0]).numpy())
 
 
+VECTORS_ALONE = ("gemma-embedding",)
 POOLINGS = {"first": lambda states: states[0], "mean": lambda states: states.mean(0), "last": lambda states: states[-1]}
 
 
-def least_cosine(reference, texts, folder, name, pooling):
-    """The least cosine of a vector with the pooled final hidden states of transformers."""
+def least_cosine(reference, texts, dense, folder, name, pooling):
+    """The least cosine of a vector with the pooled final hidden states of transformers, multiplied by the layers after the pooling."""
     with open(os.path.join(folder, f"{name}-{pooling}.jsonl"), encoding="utf-8") as lines:
         vectors = [np.array(json.loads(line)["embedding"]) for line in lines]
     if len(vectors) != len(texts):
         raise ValueError(f"{len(vectors)} vectors of {len(texts)} prompts")
-    wants = [POOLINGS[pooling](reference.final(text).double().numpy()) for text in texts]
+    wants = [functools.reduce(lambda vector, layer: layer @ vector, dense, POOLINGS[pooling](reference.final(text).double().numpy()))
+             for text in texts]
     return min(float(got @ want / np.linalg.norm(got) / np.linalg.norm(want)) for got, want in zip(vectors, wants))
 
 

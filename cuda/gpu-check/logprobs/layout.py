@@ -32,6 +32,7 @@ BOTH_ENDS = {**ENDS, "ffn_norm": "pre_feedforward_layernorm"}
 FUSED = {"ffn_up": "mlp.gate_up_proj"}
 OTHER = {
     "exaone4": ENDS,
+    "gemma-embedding": BOTH_ENDS,
     "gemma2": BOTH_ENDS,
     "gemma3": BOTH_ENDS,
     "gemma4": {
@@ -49,9 +50,11 @@ OTHER = {
 # Files of these keep the two dimensions of a head that rotate together side by side; transformers has them half a head apart.
 PAIRED = ("granite", "llama", "mistral3", "smollm3")
 # Files of these have the one that the network adds to the weights of norms.
-ADDED = ("gemma2", "gemma3")
+ADDED = ("gemma-embedding", "gemma2", "gemma3")
 # Metadata that changes what a model computes and is not supported here, for families that do not read it.
 REFUSED = {"attention.scale": ("granite",), "expert_count": ()}
+# The layers after the pooling, in their order, which transformers' models do not have.
+DENSE = ("dense_2.weight", "dense_3.weight")
 # A frequency with a larger factor does not rotate.
 STILL = 1e20
 
@@ -110,8 +113,8 @@ class Layout:
 
     def parameters(self, name):
         """Returns the parameters that a tensor of the file fills, below the decoder but for lm_head: two if the head is the
-        embedding, none for factors and for keys and values that nothing reads."""
-        if name in (configs.FACTORS, configs.LONG, configs.SHORT):
+        embedding, none for factors, for layers after the pooling, and for keys and values that nothing reads."""
+        if name in (configs.FACTORS, configs.LONG, configs.SHORT, *DENSE):
             return []
         stem, kind = name.rsplit(".", 1)
         if stem == "output":

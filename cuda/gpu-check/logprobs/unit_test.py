@@ -199,6 +199,8 @@ class ConfigTest(unittest.TestCase):
     def test_layers_have_the_window_of_the_list_or_of_the_family(self):
         kinds = self.fields("gemma3", **WINDOW, **{"block_count": 8})["layer_types"]
         self.assertEqual([i for i, kind in enumerate(kinds) if kind == "full_attention"], [5])
+        fields = self.fields("gemma-embedding", **WINDOW, **{"block_count": 8})
+        self.assertEqual((fields["use_bidirectional_attention"], fields["layer_types"]), (True, kinds))
         kinds = self.fields("gemma3", **WINDOW, **{"block_count": 2, "attention.sliding_window_pattern": [False, True]})["layer_types"]
         self.assertEqual(kinds, ["full_attention", "sliding_attention"])
 

@@ -20,6 +20,7 @@
  * 2.1  hidden rows of a step: mr_runner_config.max_hidden_rows, mr_device_info.hidden_rows
  * 2.2  attention temperature: temperature_scale and temperature_length of a mixer
  * 2.3  inputs of layers: mr_model_desc.layer_input_width and the roles of LAYER_INPUT
+ * 2.4  attention to later positions: MR_MIX_BIDIRECTIONAL
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -34,7 +35,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 2u
-#define MR_ABI_MINOR 3u
+#define MR_ABI_MINOR 4u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -198,7 +199,8 @@ typedef struct mr_runner_cost {
 enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };
 
 /* A run of consecutive positions of one slot. Tokens of all segments lie one after another in mr_step.tokens. A block may stand
-   in a table several times, and in those of other slots, as long as no step writes a token to it. */
+   in a table several times, and in those of other slots, as long as no step writes a token to it. If a layer of the model is
+   MR_MIX_BIDIRECTIONAL, a segment is a whole text: it begins at position 0, and no other segment of the step has its slot. */
 typedef struct mr_segment {
   int32_t slot;
   uint32_t slot_generation; /* as given by the slot's last SLOT_SET */
@@ -292,7 +294,8 @@ typedef struct mr_step {
   uint32_t flags;               /* MR_STEP_* */
   uint32_t reserved0;
   /* Indexes into tokens, in any order: of each, the hidden state behind the last layer and the output norm is wanted, which the
-   * head would multiply. A row's bits depend on the slot's tokens up to its own alone, as those of its logits do. */
+   * head would multiply. A row's bits depend on the slot's tokens up to its own alone, or on those of its segment if a layer sees
+   * later positions, as those of its logits do. */
   const int32_t *hidden_rows; int32_t hidden_count;
   int32_t reserved1;
 } mr_step;

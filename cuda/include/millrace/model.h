@@ -42,7 +42,8 @@ enum {
   MR_MIX_VALUE_IS_KEY = 32,/* V is K, with its bias, before its norm and rotation; there is no MR_ROLE_V */
   MR_MIX_NO_NORM = 64,     /* no norm before the branch */
   MR_MIX_END_NORM = 128,   /* RMS norm of the branch before it is added */
-  MR_MIX_FLAGS = 255
+  MR_MIX_BIDIRECTIONAL = 256, /* a position sees later positions of its segment too */
+  MR_MIX_FLAGS = 511
 };
 
 /* Attention. Order of operations: norm, Q, K and V with their biases, norms, rotation, temperature, cache, scores times scale, cap,
@@ -53,7 +54,8 @@ typedef struct mr_mixer_desc {
   int32_t heads, kv_heads;
   int32_t key_dim, value_dim; /* of a head */
   int32_t rope;               /* index into mr_model_desc.ropes; -1 = positions are not encoded */
-  int32_t window;             /* position p sees positions max(0, p - window + 1) to p; 0 = all */
+  int32_t window;             /* position p sees positions max(0, p - window + 1) to p, or to p + window - 1 where it sees later
+                                 ones; 0 = all */
   float scale;                /* of scores; 0 = 1/sqrt(key_dim) */
   float score_cap;            /* scores become cap * tanh(score / cap), after the scale; 0 = no cap */
   int32_t kv_layer;           /* keys and values are those of the layer that is kv_layer layers below; 0 = its own */

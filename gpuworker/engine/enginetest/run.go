@@ -64,6 +64,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"host blocks", true, testHostBlocks},
 		{"late masks", true, testLateMasks},
 		{"hidden rows", true, testHiddenRows},
+		{"whole texts", true, testWholeTexts},
 		{"logits", opts.Numeric, testLogits},
 		{"head widths", true, testHeadWidths},
 		{"shapes", true, testShapes},

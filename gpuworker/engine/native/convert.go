@@ -147,6 +147,7 @@ func mixerFlags(m *engine.Mixer) C.uint32_t {
 	return flags(map[C.uint32_t]bool{
 		C.MR_MIX_QKV_BIAS: m.QKVBias, C.MR_MIX_OUT_BIAS: m.OutBias, C.MR_MIX_QK_NORM: m.QKNorm, C.MR_MIX_QK_ROW_NORM: m.QKRowNorm,
 		C.MR_MIX_V_NORM: m.VNorm, C.MR_MIX_VALUE_IS_KEY: m.ValueIsKey, C.MR_MIX_NO_NORM: m.NoNorm, C.MR_MIX_END_NORM: m.EndNorm,
+		C.MR_MIX_BIDIRECTIONAL: m.Bidirectional,
 	})
 }
 

@@ -67,7 +67,8 @@ func (s *Sequence) Append(tokens []int32) [][]float64 {
 }
 
 // Hidden runs tokens at the next positions and returns the hidden state of each behind the last
-// layer and the output norm: tokens * hidden numbers.
+// layer and the output norm: tokens * hidden numbers. If a layer sees later positions, the tokens are
+// a whole text.
 func (s *Sequence) Hidden(tokens []int32) []float64 {
 	d, n := &s.d.desc, len(tokens)
 	embedding := s.d.tensors[name{engine.RoleEmbedding, -1}]
@@ -189,12 +190,16 @@ func (s *Sequence) attention(layer int, h []float64, n int) []float64 {
 	out := make([]float64, 0, n*m.Heads*m.ValueDim)
 	for i := range n {
 		position, first := s.length+i, 0
+		end := position + 1
+		if m.Bidirectional {
+			end = s.length + n
+		}
 		if m.Window > 0 {
-			first = max(0, position-m.Window+1)
+			first, end = max(0, position-m.Window+1), min(end, position+m.Window)
 		}
 		for head := range m.Heads {
 			at, group := (i*m.Heads+head)*m.KeyDim, head/(m.Heads/m.KVHeads)
-			out = append(out, Attention(q[at:at+m.KeyDim], position+1-first,
+			out = append(out, Attention(q[at:at+m.KeyDim], end-first,
 				func(p int) []float64 { return keys[first+p][group*m.KeyDim:] },
 				func(p int) []float64 { return values[first+p][group*m.ValueDim : (group+1)*m.ValueDim] },
 				scale, float64(m.ScoreCap))...)

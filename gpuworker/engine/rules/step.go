@@ -20,6 +20,7 @@ type Slots struct {
 	cfg     engine.RunnerConfig
 	slots   []Slot
 	written map[int32]bool // host blocks that an admitted step writes
+	whole   bool           // a segment is a whole text
 
 	// Scratch of the step that is checked.
 	next  []Slot
@@ -30,7 +31,7 @@ type Slots struct {
 // NewSlots returns slots that are all unset.
 func NewSlots(desc engine.ModelDesc, cfg engine.RunnerConfig) *Slots {
 	return &Slots{
-		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: map[int32]bool{},
+		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: map[int32]bool{}, whole: desc.WholeTexts(),
 		next: make([]Slot, cfg.MaxSequences), fed: make([]bool, cfg.MaxSequences),
 	}
 }
@@ -147,6 +148,9 @@ func (s *Slots) segments(segs []engine.Segment) (int, error) {
 			return 0, refuse("step has more than %d tokens", s.cfg.MaxBatchedTokens)
 		case seg.FirstPosition < 0 || seg.FirstPosition > slot.Length:
 			return 0, refuse("segment %d begins at position %d and slot %d holds %d", i, seg.FirstPosition, seg.Slot, slot.Length)
+		case s.whole && (seg.FirstPosition != 0 || s.fed[seg.Slot]):
+			return 0, refuse("segment %d begins at position %d of slot %d: a layer sees later positions, so a segment is a whole text", i,
+				seg.FirstPosition, seg.Slot)
 		case s.fed[seg.Slot] && seg.FirstPosition != slot.Length:
 			return 0, refuse("segment %d begins at position %d inside an earlier segment of slot %d that ends at %d", i,
 				seg.FirstPosition, seg.Slot, slot.Length)

@@ -73,8 +73,9 @@ func (r *Runner) takeRows(s *engine.Step, f *flight) {
 	}
 }
 
-// contextOf returns the context of a token from the blocks of its segment. If that is not the
-// slot's history, which a real engine could not detect, it returns a third context.
+// contextOf returns the context of a token from the blocks of its segment: the tokens up to it, or
+// the whole text and its position if a layer sees later positions. If that is not the slot's
+// history, which a real engine could not detect, it returns a third context.
 func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
 	i, first := slices.BinarySearch(r.starts, token)
 	if !first {
@@ -82,9 +83,16 @@ func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
 	}
 	seg := &s.Segments[i]
 	position := int(seg.FirstPosition + token - r.starts[i])
-	holds, want := r.cache.context(seg.Blocks, position), r.slots[seg.Slot].history.context(position)
+	last := position
+	if r.whole {
+		last = int(seg.FirstPosition) + len(seg.Tokens) - 1
+	}
+	holds, want := r.cache.context(seg.Blocks, last), r.slots[seg.Slot].history.context(last)
 	if holds != want {
-		return mix(holds, want)
+		holds = mix(holds, want)
+	}
+	if last != position {
+		holds = mix(holds, uint64(position))
 	}
 	return holds
 }

@@ -33,6 +33,7 @@ type Runner struct {
 	rules   *rules.Slots
 	slots   []slot
 	cache   cache
+	whole   bool    // a segment is a whole text
 	starts  []int32 // by segment of the step: its first token, counted over all
 	sampled []int32 // scratch: the tokens of a segment with those that were sampled
 	fault   struct {
@@ -50,6 +51,7 @@ type Runner struct {
 func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weights uint64) *Runner {
 	r := &Runner{
 		model: m, cost: cost, weights: weights, rules: rules.NewSlots(m.desc, cfg), slots: make([]slot, cfg.MaxSequences),
+		whole: m.desc.WholeTexts(),
 		cache: cache{
 			blockSize: cfg.BlockSize, cells: make([]uint64, cfg.KVBlocks*cfg.BlockSize), host: map[int32][]uint64{},
 		},

@@ -15,7 +15,7 @@ func All() []string {
 		AmbiguousCodebook, DigestMismatch, ClassMismatch, ExpectationFailed,
 
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoSuchTemplate, NotAReranker, RerankerOnly,
-		NoTokens, BadTokenID,
+		VectorsOnly, NoTokens, BadTokenID,
 		PromptTooLong, ResponseTooLarge, ContextTooShort, ResumeTooLong, ResumeMismatch, NoTokenLeft,
 		InvalidGrammar, GrammarTooAmbiguous,
 

@@ -125,6 +125,9 @@ const (
 	// RerankerOnly: FAILED_PRECONDITION, the request generates or embeds and the model's file makes
 	// it a reranker.
 	RerankerOnly = "RERANKER_ONLY"
+	// VectorsOnly: FAILED_PRECONDITION, the request generates and the model's layers see later
+	// positions, so that it makes vectors alone.
+	VectorsOnly = "VECTORS_ONLY"
 	// NoTokens: INVALID_ARGUMENT, the prompt's text became no tokens.
 	NoTokens = "NO_TOKENS"
 	// BadTokenID: INVALID_ARGUMENT, a token id is outside the vocabulary.

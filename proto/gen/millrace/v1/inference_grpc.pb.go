@@ -56,8 +56,9 @@ type InferenceServiceClient interface {
 	// For one class_id and model digest, the tokens are a function of the prompt, the sampling, the seed and the
 	// output_index alone.
 	// INVALID_ARGUMENT: a value is out of range or the prompt does not fit the context. NOT_FOUND: no worker knows the
-	// model. FAILED_PRECONDITION: the model is known and not loaded, an expected digest or class differs, or the sampling
-	// parameters forbid every token at some position (reason NO_TOKEN_LEFT), which can happen in the middle of a stream.
+	// model. FAILED_PRECONDITION: the model is known and not loaded, it makes scores or vectors alone (reasons RERANKER_ONLY and
+	// VECTORS_ONLY), an expected digest or class differs, or the sampling parameters forbid every token at some position (reason
+	// NO_TOKEN_LEFT), which can happen in the middle of a stream.
 	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, this one has waited for its first place for
 	// as long as one may, or by measured rates the first token would come after the deadline; retry after RetryInfo.
 	// UNAVAILABLE: no worker can be reached, the model is still being loaded, or the worker was lost and no other could go on
@@ -180,8 +181,9 @@ type InferenceServiceServer interface {
 	// For one class_id and model digest, the tokens are a function of the prompt, the sampling, the seed and the
 	// output_index alone.
 	// INVALID_ARGUMENT: a value is out of range or the prompt does not fit the context. NOT_FOUND: no worker knows the
-	// model. FAILED_PRECONDITION: the model is known and not loaded, an expected digest or class differs, or the sampling
-	// parameters forbid every token at some position (reason NO_TOKEN_LEFT), which can happen in the middle of a stream.
+	// model. FAILED_PRECONDITION: the model is known and not loaded, it makes scores or vectors alone (reasons RERANKER_ONLY and
+	// VECTORS_ONLY), an expected digest or class differs, or the sampling parameters forbid every token at some position (reason
+	// NO_TOKEN_LEFT), which can happen in the middle of a stream.
 	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, this one has waited for its first place for
 	// as long as one may, or by measured rates the first token would come after the deadline; retry after RetryInfo.
 	// UNAVAILABLE: no worker can be reached, the model is still being loaded, or the worker was lost and no other could go on

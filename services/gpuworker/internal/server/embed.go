@@ -25,6 +25,9 @@ import (
 // errRerankOnly: the request generates or embeds, and the model's file makes it a reranker alone.
 var errRerankOnly = errors.New("the model is a reranker")
 
+// errVectorsOnly: the request generates, and the layers of the model see later positions.
+var errVectorsOnly = errors.New("the model makes vectors alone")
+
 // maxTexts is how many texts or documents a request may have.
 const maxTexts = 2048
 
@@ -104,6 +107,7 @@ func (s *Server) embed(c *textCall, in *pb.EmbedRequest) (*pb.EmbedResponse, err
 		return nil, err
 	}
 	shape, pooling := shapeOf(in, facts)
+	shape.Dense = c.inst.Dense
 	n := max(len(in.GetTexts()), len(in.GetTokenIds()))
 	width := facts.Width
 	if shape.Dimensions > 0 {

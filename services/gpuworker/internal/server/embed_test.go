@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +17,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/modeltest"
+	"github.com/millrace/millrace/gpuworker/synth"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -211,4 +215,65 @@ func TestACancelledEmbedLeavesTheLoop(t *testing.T) {
 	cancel()
 	require.Equal(t, codes.Canceled, status.Code(<-ended))
 	require.Eventually(t, inst.Loop.Idle, hang, time.Millisecond)
+}
+
+func TestModelOfWholeTexts(t *testing.T) {
+	// EmbeddingGemma's network makes the vectors of llama.cpp, generates nothing, and takes no text that
+	// is longer than a step.
+	shape, ok := synth.Small("gemma-embedding")
+	require.True(t, ok)
+	w := startWith(t, cpuDevice(t), func(c *setup) {
+		c.models.MaxBatchedTokens = 100
+		file, err := os.Create(filepath.Join(c.models.Dir, "embedder.gguf"))
+		require.NoError(t, err)
+		require.NoError(t, synth.Write(file, shape, synth.Only(gguf.F32), 1))
+		require.NoError(t, file.Close())
+	}, "embedder")
+	var want struct {
+		IDs     []int32
+		Vectors []struct {
+			Tokens int
+			Dense  []float64
+		}
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "gpuworker", "arch", "testdata", "gemma-embedding.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &want))
+	in := &pb.EmbedRequest{Model: "embedder"}
+	for _, v := range want.Vectors {
+		in.TokenIds = append(in.TokenIds, &pb.TokenIds{Ids: unsigned(want.IDs[:v.Tokens])})
+	}
+	out, err := w.infer.Embed(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, pb.Pooling_POOLING_MEAN, out.GetPooling())
+	for i, v := range want.Vectors {
+		got := out.GetEmbeddings()[i].GetValues()
+		require.Len(t, got, 48)
+		product, length := 0.0, 0.0
+		for j, x := range v.Dense {
+			product, length = product+x*float64(got[j]), length+x*x
+		}
+		require.InDelta(t, 1, product/math.Sqrt(length), 1e-6, "%d tokens", v.Tokens)
+	}
+	refused := func(err error, code codes.Code, reason, says string) {
+		t.Helper()
+		require.Equal(t, code, status.Code(err), "%v", err)
+		require.Equal(t, reason, rpc.Reason(err))
+		require.ErrorContains(t, err, says)
+	}
+	generated := w.generate(t.Context(), t, &pb.GenerateRequest{Model: "embedder", Input: &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{1}}}})
+	refused(generated.err, codes.FailedPrecondition, reason.VectorsOnly, "call Embed")
+	_, err = w.infer.Rerank(t.Context(), &pb.RerankRequest{Model: "embedder", Query: "q", Documents: []string{"a"}})
+	refused(err, codes.FailedPrecondition, reason.NotAReranker, "needs a template named")
+	long := &pb.EmbedRequest{Model: "embedder", TokenIds: []*pb.TokenIds{{Ids: make([]uint32, 101)}}}
+	_, err = w.infer.Embed(t.Context(), long)
+	refused(err, codes.InvalidArgument, reason.PromptTooLong, "text 0 has more than 100 tokens")
+}
+
+func unsigned(ids []int32) []uint32 {
+	out := make([]uint32, len(ids))
+	for i, id := range ids {
+		out[i] = uint32(id)
+	}
+	return out
 }

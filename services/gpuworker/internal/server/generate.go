@@ -43,6 +43,10 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	if inst.Facts.Pooling == arch.PoolingRank {
 		return statusOf(fmt.Errorf("%w: %q computes scores and no text: call Rerank", errRerankOnly, inst.Name))
 	}
+	if inst.Facts.WholeTexts {
+		return statusOf(fmt.Errorf("%w: the layers of %q see later positions, so a new token would change all that is before it: call Embed",
+			errVectorsOnly, inst.Name))
+	}
 	record.model = inst.Name
 	resumed := len(in.GetResume()) > 0
 	defer func() { s.cfg.Observer.Ended(inst.Name, status.Code(err), time.Since(arrived), resumed) }()

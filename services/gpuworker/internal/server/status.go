@@ -73,6 +73,7 @@ var table = []Row{
 	{embed.ErrNotAReranker, codes.FailedPrecondition, reason.NotAReranker, 0},
 	{embed.ErrNoInstruction, codes.InvalidArgument, reason.InvalidArgument, 0},
 	{errRerankOnly, codes.FailedPrecondition, reason.RerankerOnly, 0},
+	{errVectorsOnly, codes.FailedPrecondition, reason.VectorsOnly, 0},
 	{errExpectation, codes.FailedPrecondition, reason.ExpectationFailed, 0},
 
 	{model.ErrStopped, codes.Unavailable, reason.WorkerStopping, 0},

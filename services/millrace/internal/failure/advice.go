@@ -75,6 +75,7 @@ var advices = map[string]string{
 	reason.NoSuchTemplate:      "millrace models: a template's name that it lists for the model, or none",
 	reason.NotAReranker:        "millrace models: a model that can rerank, such as Qwen3-Reranker",
 	reason.RerankerOnly:        "millrace rerank, or another model",
+	reason.VectorsOnly:         "millrace embed, or another model",
 	reason.NoTokens:            "a prompt of more than white space",
 	reason.BadTokenID:          "token ids of this model; millrace tokenize -m MODEL TARGET makes them",
 	reason.ResponseTooLarge:    "send the text or the token ids in parts; a response has at most 4 MiB",

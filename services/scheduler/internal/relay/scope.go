@@ -51,7 +51,7 @@ var scopes = map[string]retryScope{
 	reason.InvalidArgument: scopeRequest, reason.NotBuilt: scopeRequest, reason.BadModelName: scopeRequest,
 	reason.NoTokenizer: scopeRequest, reason.NoChatTemplate: scopeRequest, reason.ChatTemplateFailed: scopeRequest,
 	reason.ChatTemplateLimit: scopeRequest, reason.NoSuchTemplate: scopeRequest,
-	reason.NotAReranker: scopeRequest, reason.RerankerOnly: scopeRequest,
+	reason.NotAReranker: scopeRequest, reason.RerankerOnly: scopeRequest, reason.VectorsOnly: scopeRequest,
 	reason.InvalidGrammar: scopeRequest,
 	reason.NoTokens:       scopeRequest, reason.ResponseTooLarge: scopeRequest, reason.BadTokenID: scopeRequest,
 	reason.ResumeMismatch: scopeRequest, reason.ExpectationFailed: scopeRequest, reason.RefusedByEngine: scopeRequest,

@@ -42,6 +42,7 @@ var rows = []row{
 	{reason.BadModelName, codes.InvalidArgument, true, true},
 	{reason.NoTokenizer, codes.FailedPrecondition, true, true},
 	{reason.RerankerOnly, codes.FailedPrecondition, true, true},
+	{reason.VectorsOnly, codes.FailedPrecondition, true, true},
 	{reason.NoChatTemplate, codes.FailedPrecondition, true, true},
 	{reason.ChatTemplateFailed, codes.InvalidArgument, true, true},
 	{reason.ChatTemplateLimit, codes.FailedPrecondition, true, true},
