@@ -153,13 +153,44 @@ const (
 	GELUTanh Activation = 1 // x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
 )
 
-// MLP is down(activation(gate(x)) * up(x)) of the normed residual stream.
+// MLP is down(activation(gate(x)) * up(x)) of the normed residual stream x, or a mixture of such experts.
 type MLP struct {
 	Kind       MLPKind
 	Activation Activation
-	Width      int
+	Width      int  // of the dense MLP, or of one expert
 	NoNorm     bool // no norm before the branch
 	EndNorm    bool // RMS norm of the branch before it is added
+	Experts    Experts
+}
+
+// Gating makes the weights of experts from the router's logits.
+type Gating int32
+
+// Gatings.
+const (
+	GateSoftmax Gating = 0 // over all experts
+	GateSigmoid Gating = 1
+)
+
+// Experts is a mixture of experts of MLPExperts; the zero value is none. Expert e has logit r_e =
+// router(x)_e and weight p_e, the gating of it. The choice goes by c_e = p_e + choice bias: the Used experts of
+// the greatest c, of equal ones those of the lowest id. With groups, which are Count/Groups neighbouring
+// experts, only experts of the GroupsUsed best groups take part. The branch is the sum, by ascending id, of the weights
+// times what the chosen experts return, and then what the shared expert returns.
+//
+// A row with a logit that is not a number has no meaning: all of the branch is NaN.
+type Experts struct {
+	Count, Used int
+	Gating      Gating
+	// Groups of experts; 0 = none. The score of a group is its greatest c, or the sum of its two greatest.
+	Groups, GroupsUsed int
+	GroupBestTwo       bool
+	ChoiceBias         bool    // RoleChoiceBias
+	Renorm             bool    // the weights of the chosen are divided by their sum, which is at least 1e-20
+	WeightScale        float32 // multiplies the weights after that; 0 = 1
+	// SharedWidth is the width of an MLP that every token reads beside the chosen experts; 0 = none.
+	SharedWidth int
+	SharedGate  bool // the shared expert is multiplied by sigmoid(RoleSharedRouter . x)
 }
 
 // TensorDesc describes one tensor to bind. Layer is -1 outside the layers.
@@ -167,7 +198,7 @@ type TensorDesc struct {
 	Role  Role
 	Layer int
 	Type  Type
-	Dims  []int64 // 1 or 2 entries, ne[0] first
+	Dims  []int64 // 1 to 3 entries, ne[0] first
 }
 
 // Model holds the weights of one model. Digest and NewRunner may be called from any goroutine once

@@ -36,12 +36,21 @@ const (
 	RoleLayerInputGate
 	RoleLayerInputDown
 	RoleLayerInputEndNorm
+	RoleRouter
+	RoleChoiceBias
+	RoleExpertGate
+	RoleExpertUp
+	RoleExpertDown
+	RoleSharedRouter
+	RoleSharedGate
+	RoleSharedUp
+	RoleSharedDown
 	RoleCount
 )
 
 // roles is the table: the name of a tensor in messages, its dims (in, out), which are ggml's ne[0]
 // and ne[1], and which models and layers have it (nil: all). A vector has one dim: a norm, a bias
-// or a scale. Functions of outer roles ignore the layer.
+// or a scale. A third dim counts the matrices of a stack, one for each expert. Functions of outer roles ignore the layer.
 var roles = [RoleCount]struct {
 	name   string
 	vector bool
@@ -63,11 +72,11 @@ var roles = [RoleCount]struct {
 	RoleO:           {"o", false, dims(attended, hidden), attention(always)},
 	RoleOBias:       {"o bias", true, dims(hidden), attention(func(m *Mixer) bool { return m.OutBias })},
 	RoleAttnEndNorm: {"attention end norm", true, dims(hidden), attention(func(m *Mixer) bool { return m.EndNorm })},
-	RoleFFNNorm:     {"ffn norm", true, dims(hidden), dense(func(m *MLP) bool { return !m.NoNorm })},
-	RoleGate:        {"gate", false, dims(hidden, inner), dense(nil)},
-	RoleUp:          {"up", false, dims(hidden, inner), dense(nil)},
-	RoleDown:        {"down", false, dims(inner, hidden), dense(nil)},
-	RoleFFNEndNorm:  {"ffn end norm", true, dims(hidden), dense(func(m *MLP) bool { return m.EndNorm })},
+	RoleFFNNorm:     {"ffn norm", true, dims(hidden), mlp(func(m *MLP) bool { return !m.NoNorm })},
+	RoleGate:        {"gate", false, dims(hidden, inner), mlp(dense)},
+	RoleUp:          {"up", false, dims(hidden, inner), mlp(dense)},
+	RoleDown:        {"down", false, dims(inner, hidden), mlp(dense)},
+	RoleFFNEndNorm:  {"ffn end norm", true, dims(hidden), mlp(func(m *MLP) bool { return m.EndNorm })},
 	RoleLayerScale:  {"layer scale", true, dims(one), func(_ *ModelDesc, l *Layer) bool { return l.OutputScale }},
 
 	RoleLayerInputEmbedding:  {"layer input embedding", false, dims(inputs, vocab), hasInputs},
@@ -76,6 +85,16 @@ var roles = [RoleCount]struct {
 	RoleLayerInputGate:       {"layer input gate", false, dims(hidden, input), hasInputs},
 	RoleLayerInputDown:       {"layer input down", false, dims(input, hidden), hasInputs},
 	RoleLayerInputEndNorm:    {"layer input end norm", true, dims(hidden), hasInputs},
+
+	RoleRouter:       {"router", false, dims(hidden, experts), mlp(mixture)},
+	RoleChoiceBias:   {"choice bias", true, dims(experts), mlp(func(m *MLP) bool { return mixture(m) && m.Experts.ChoiceBias })},
+	RoleExpertGate:   {"expert gate", false, dims(hidden, inner, experts), mlp(mixture)},
+	RoleExpertUp:     {"expert up", false, dims(hidden, inner, experts), mlp(mixture)},
+	RoleExpertDown:   {"expert down", false, dims(inner, hidden, experts), mlp(mixture)},
+	RoleSharedRouter: {"shared router", true, dims(hidden), mlp(func(m *MLP) bool { return sharing(m) && m.Experts.SharedGate })},
+	RoleSharedGate:   {"shared gate", false, dims(hidden, sharedInner), mlp(sharing)},
+	RoleSharedUp:     {"shared up", false, dims(hidden, sharedInner), mlp(sharing)},
+	RoleSharedDown:   {"shared down", false, dims(sharedInner, hidden), mlp(sharing)},
 }
 
 // size returns one dim of a tensor.
@@ -85,6 +104,9 @@ func one(*ModelDesc, *Layer) int64        { return 1 }
 func hidden(d *ModelDesc, _ *Layer) int64 { return int64(d.Hidden) }
 func vocab(d *ModelDesc, _ *Layer) int64  { return int64(d.Vocab) }
 func inner(_ *ModelDesc, l *Layer) int64  { return int64(l.MLP.Width) }
+
+func experts(_ *ModelDesc, l *Layer) int64     { return int64(l.MLP.Experts.Count) }
+func sharedInner(_ *ModelDesc, l *Layer) int64 { return int64(l.MLP.Experts.SharedWidth) }
 
 // input is the width of a layer's input, inputs that of all layers.
 func input(d *ModelDesc, _ *Layer) int64  { return int64(d.LayerInputWidth) }
@@ -121,8 +143,12 @@ func attention(of func(*Mixer) bool) func(*ModelDesc, *Layer) bool {
 	return func(_ *ModelDesc, l *Layer) bool { return l.Mixer.Kind == MixAttention && of(&l.Mixer) }
 }
 
-func dense(of func(*MLP) bool) func(*ModelDesc, *Layer) bool {
-	return func(_ *ModelDesc, l *Layer) bool { return l.MLP.Kind == MLPDense && (of == nil || of(&l.MLP)) }
+func dense(m *MLP) bool   { return m.Kind == MLPDense }
+func mixture(m *MLP) bool { return m.Kind == MLPExperts }
+func sharing(m *MLP) bool { return mixture(m) && m.Experts.SharedWidth > 0 }
+
+func mlp(of func(*MLP) bool) func(*ModelDesc, *Layer) bool {
+	return func(_ *ModelDesc, l *Layer) bool { return of(&l.MLP) }
 }
 
 func dims(sizes ...size) func(*ModelDesc, *Layer) []int64 {
@@ -156,7 +182,7 @@ func (r Role) InLayer() bool {
 	}
 }
 
-// Vector reports whether the tensor has one dim. Its type is F32 then.
+// Vector reports whether the tensor has one dim. Its type is F32 then. Others are matrices of two dims or stacks of three.
 func (r Role) Vector() bool { return roles[r].vector }
 
 // Dims returns the dims of the tensor in a layer of the model, ne[0] first. The layer is ignored

@@ -21,6 +21,7 @@
  * 2.2  attention temperature: temperature_scale and temperature_length of a mixer
  * 2.3  inputs of layers: mr_model_desc.layer_input_width and the roles of LAYER_INPUT
  * 2.4  attention to later positions: MR_MIX_BIDIRECTIONAL
+ * 2.5  mixtures of experts: MR_MLP_EXPERTS, mr_layer_desc.experts and their roles, the third dim of a tensor
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -35,7 +36,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 2u
-#define MR_ABI_MINOR 4u
+#define MR_ABI_MINOR 5u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */

@@ -65,7 +65,7 @@ typedef struct mr_mixer_desc {
   int32_t reserved[3];        /* 0 */
 } mr_mixer_desc;
 
-/* Kinds of MLPs; no engine computes a mixture of experts yet. */
+/* Kinds of MLPs. An engine refuses a kind that it cannot compute with UNIMPLEMENTED. */
 enum { MR_MLP_DENSE = 1, MR_MLP_EXPERTS = 2 };
 enum {
   MR_MLP_NO_NORM = 1,  /* no norm before the branch */
@@ -77,14 +77,38 @@ enum {
   MR_ACT_GELU_TANH = 1 /* x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))) */
 };
 
-/* down(activation(gate(x)) * up(x)) of the normed residual stream. */
+/* down(activation(gate(x)) * up(x)) of the normed residual stream x, or a mixture of such experts. */
 typedef struct mr_mlp_desc {
   int32_t kind;       /* MR_MLP_* */
   uint32_t flags;
   int32_t activation; /* MR_ACT_* */
-  int32_t width;
+  int32_t width;      /* of the dense MLP, or of one expert */
   int32_t reserved[4];/* 0 */
 } mr_mlp_desc;
+
+enum { MR_GATE_SOFTMAX = 0 /* over all experts */, MR_GATE_SIGMOID = 1 };
+enum {
+  MR_EXPERTS_CHOICE_BIAS = 1,
+  MR_EXPERTS_RENORM = 2,         /* the weights of the chosen are divided by their sum, which is at least 1e-20 */
+  MR_EXPERTS_GROUP_BEST_TWO = 4, /* the score of a group is the sum of its two greatest, not its greatest */
+  MR_EXPERTS_SHARED_GATE = 8,    /* the shared expert is multiplied by sigmoid(SHARED_ROUTER . x) */
+  MR_EXPERTS_FLAGS = 15
+};
+
+/* The experts of MR_MLP_EXPERTS; all 0 with another kind. Expert e has the logit router(x)_e and the weight p_e, the gating of it. The
+ * choice goes by c_e = p_e + CHOICE_BIAS_e: the `used` experts of the greatest c, of equal ones those of the lowest id. With groups,
+ * which are count/groups neighbouring experts, only experts of the groups_used best groups take part. The branch is the sum, by
+ * ascending id, of the weights times what the chosen experts return, and then what the shared expert returns. In a row with a logit
+ * that is not a number all of the branch is NaN. */
+typedef struct mr_experts_desc {
+  uint32_t flags;
+  int32_t count, used;         /* used <= count */
+  int32_t gating;              /* MR_GATE_* */
+  int32_t groups, groups_used; /* groups divides count; 0 = none */
+  float weight_scale;          /* multiplies the weights, after RENORM; 0 = 1 */
+  int32_t shared_width;        /* of an MLP that every token reads beside the chosen experts; 0 = none */
+  int32_t reserved[4];         /* 0 */
+} mr_experts_desc;
 
 /* A layer is one mixer and one MLP; the output of each is added to the residual stream. */
 typedef struct mr_layer_desc {
@@ -93,6 +117,7 @@ typedef struct mr_layer_desc {
   mr_mlp_desc mlp;
   int32_t output_scale; /* bool: MR_ROLE_LAYER_SCALE is one number that multiplies the residual stream after the layer */
   int32_t reserved0;
+  mr_experts_desc experts;
 } mr_layer_desc;
 
 /* A decoder: an embedding, layers, a norm and a head. */
@@ -117,7 +142,8 @@ typedef struct mr_model_desc {
   size_t rope_stride, layer_stride; /* sizeof the caller's element types */
 } mr_model_desc;
 
-/* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]; vectors are F32. Layers have
+/* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]; vectors are F32. A stack of
+ * matrices, one for each expert, has a third, (in, out, count); its matrices follow one another in the file. Layers have
  * those roles that their mixer and their MLP want. q = heads*key_dim, k = kv_heads*key_dim, v = kv_heads*value_dim. */
 enum {
   MR_ROLE_EMBEDDING = 0,     /* (hidden, vocab) */
@@ -136,9 +162,9 @@ enum {
   MR_ROLE_O_BIAS = 13,       /* (hidden), MR_MIX_OUT_BIAS */
   MR_ROLE_ATTN_END_NORM = 14,/* (hidden), MR_MIX_END_NORM */
   MR_ROLE_FFN_NORM = 15,     /* (hidden); absent with MR_MLP_NO_NORM */
-  MR_ROLE_GATE = 16,         /* (hidden, width) */
-  MR_ROLE_UP = 17,           /* (hidden, width) */
-  MR_ROLE_DOWN = 18,         /* (width, hidden) */
+  MR_ROLE_GATE = 16,         /* (hidden, width), MR_MLP_DENSE */
+  MR_ROLE_UP = 17,           /* (hidden, width), the same */
+  MR_ROLE_DOWN = 18,         /* (width, hidden), the same */
   MR_ROLE_FFN_END_NORM = 19, /* (hidden), MR_MLP_END_NORM */
   MR_ROLE_LAYER_SCALE = 20,  /* (1), output_scale */
   MR_ROLE_LAYER_INPUT_EMBEDDING = 21,  /* (layer_count*w, vocab), w = layer_input_width; outside the layers; all six if it is not 0 */
@@ -147,7 +173,16 @@ enum {
   MR_ROLE_LAYER_INPUT_GATE = 24,       /* (hidden, w) */
   MR_ROLE_LAYER_INPUT_DOWN = 25,       /* (w, hidden) */
   MR_ROLE_LAYER_INPUT_END_NORM = 26,   /* (hidden) */
-  MR_ROLE_COUNT = 27
+  MR_ROLE_ROUTER = 27,         /* (hidden, count), MR_MLP_EXPERTS, as are the following */
+  MR_ROLE_CHOICE_BIAS = 28,    /* (count), MR_EXPERTS_CHOICE_BIAS */
+  MR_ROLE_EXPERT_GATE = 29,    /* (hidden, width, count) */
+  MR_ROLE_EXPERT_UP = 30,      /* (hidden, width, count) */
+  MR_ROLE_EXPERT_DOWN = 31,    /* (width, hidden, count) */
+  MR_ROLE_SHARED_ROUTER = 32,  /* (hidden), MR_EXPERTS_SHARED_GATE */
+  MR_ROLE_SHARED_GATE = 33,    /* (hidden, shared_width), if that is not 0 */
+  MR_ROLE_SHARED_UP = 34,      /* (hidden, shared_width), the same */
+  MR_ROLE_SHARED_DOWN = 35,    /* (shared_width, hidden), the same */
+  MR_ROLE_COUNT = 36
 };
 
 typedef struct mr_tensor_desc {
@@ -157,8 +192,8 @@ typedef struct mr_tensor_desc {
   int32_t type;   /* ggml type id. Of a matrix F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, Q2_K, Q3_K,
                      IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS or IQ2_XXS. An engine without kernels for a type answers
                      UNIMPLEMENTED, naming it, to model_resident_size and model_bind */
-  int32_t ndims;  /* 1 or 2 */
-  int64_t dims[2];
+  int32_t ndims;  /* 1, 2, or 3 of a stack */
+  int64_t dims[3];
 } mr_tensor_desc;
 
 #ifdef __cplusplus
