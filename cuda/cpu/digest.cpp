@@ -50,32 +50,33 @@ void digest_memory(Device& device, const uint8_t* data, uint64_t size, uint8_t o
   hash.finish(out);
 }
 
-void digest_matrix(Device& device, const Matrix& matrix, uint8_t out[32]) {
+void digest_matrices(Device& device, const std::vector<Matrix>& matrices, uint8_t out[32]) {
   Blake3 hash(device.isa);
-  const uint64_t row_bytes = file_size(matrix.type, matrix.in, 1);
+  const uint64_t row_bytes = file_size(matrices.front().type, matrices.front().in, 1);
   const uint64_t panel_bytes = row_bytes * panel_rows;
   const int64_t window_panels = std::max<int64_t>(1, static_cast<int64_t>(window(device) / panel_bytes));
-  const int64_t all = panels(matrix.out);
+  const int64_t all = panels(matrices.front().out);
   // Room for a window after the remainder of the previous one, which is at most a subtree.
   const uint64_t room = kBlake3Subtree + static_cast<uint64_t>(std::min(window_panels, all)) * panel_bytes;
   const std::unique_ptr<uint8_t[]> scratch(new uint8_t[room]);
   uint64_t held = 0;
   std::atomic<bool> whole{true};
-  for (int64_t first = 0; first < all; first += window_panels) {
-    const int64_t count = std::min(window_panels, all - first);
-    const int64_t grain = std::max<int64_t>(1, static_cast<int64_t>(kTaskBytes / panel_bytes));
-    device.aside((count + grain - 1) / grain, [&](int64_t task, int) {
-      const int64_t begin = task * grain, end = std::min(count, begin + grain);
-      const int64_t row0 = (first + begin) * panel_rows;
-      const int64_t rows = std::min((first + end) * panel_rows, matrix.out) - row0;
-      if (!restore_rows(matrix, row0, rows, scratch.get() + held + static_cast<uint64_t>(begin) * panel_bytes)) whole.store(false);
-    });
-    const int64_t rows = std::min((first + count) * panel_rows, matrix.out) - first * panel_rows;
-    const uint64_t size = held + static_cast<uint64_t>(rows) * row_bytes;
-    const uint64_t taken = append_subtrees(device, &hash, scratch.get(), size);
-    held = size - taken;
-    std::memmove(scratch.get(), scratch.get() + taken, held);
-  }
+  for (const Matrix& matrix : matrices)
+    for (int64_t first = 0; first < all; first += window_panels) {
+      const int64_t count = std::min(window_panels, all - first);
+      const int64_t grain = std::max<int64_t>(1, static_cast<int64_t>(kTaskBytes / panel_bytes));
+      device.aside((count + grain - 1) / grain, [&](int64_t task, int) {
+        const int64_t begin = task * grain, end = std::min(count, begin + grain);
+        const int64_t row0 = (first + begin) * panel_rows;
+        const int64_t rows = std::min((first + end) * panel_rows, matrix.out) - row0;
+        if (!restore_rows(matrix, row0, rows, scratch.get() + held + static_cast<uint64_t>(begin) * panel_bytes)) whole.store(false);
+      });
+      const int64_t rows = std::min((first + count) * panel_rows, matrix.out) - first * panel_rows;
+      const uint64_t size = held + static_cast<uint64_t>(rows) * row_bytes;
+      const uint64_t taken = append_subtrees(device, &hash, scratch.get(), size);
+      held = size - taken;
+      std::memmove(scratch.get(), scratch.get() + taken, held);
+    }
   hash.update(scratch.get(), held);
   // Memory that no file leaves there has the digest of no tensor of this size.
   if (!whole.load()) hash.update(reinterpret_cast<const uint8_t*>(""), 1);

@@ -13,8 +13,8 @@ namespace mr::cpu {
 
 struct Model::Tensor {
   mr_tensor_desc desc;
-  Memory memory;  // the resident bytes: a vector's floats, or what matrix describes
-  Matrix matrix;
+  Memory memory;  // the resident bytes: a vector's floats, or what the matrices describe
+  std::vector<Matrix> matrices;  // one, or those of a stack
 };
 
 namespace {
@@ -52,7 +52,8 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device&, const mr_tensor_desc& tensor) {
   const uint64_t size = tensor_file_size(tensor);
-  return is_vector(tensor.role) ? size : packed_size(tensor.type, tensor.dims[0], tensor.dims[1]);
+  if (is_vector(tensor.role)) return size;
+  return packed_size(tensor.type, tensor.dims[0], tensor.dims[1]) * static_cast<uint64_t>(is_stack(tensor.role) ? tensor.dims[2] : 1);
 }
 
 Model::Tensor& Model::at(int32_t index) const {
@@ -75,14 +76,17 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   if (is_vector(desc.role)) {
     std::memcpy(data, file, staging->size());
   } else {
-    tensor->matrix = Matrix{desc.type, desc.dims[0], desc.dims[1], data, resident};
-    pack(*device_, &tensor->matrix, file);
+    const uint64_t count = is_stack(desc.role) ? static_cast<uint64_t>(desc.dims[2]) : 1;
+    for (uint64_t i = 0; i < count; ++i) {
+      tensor->matrices.push_back(Matrix{desc.type, desc.dims[0], desc.dims[1], data + i * (resident / count), resident / count});
+      pack(*device_, &tensor->matrices.back(), file + i * (staging->size() / count));
+    }
   }
   {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
     tensors_.push_back(std::move(tensor));
     const Tensor& bound = *tensors_.back();
-    weights_.place(desc_.tied_head, desc, bound.memory.as<float>(), &bound.matrix);
+    weights_.place(desc_.tied_head, desc, bound.memory.as<float>(), bound.matrices.data());
   }
   bindings_.add(desc);
 }
@@ -97,7 +101,7 @@ void Model::digest(int32_t index, uint8_t out[32]) const {
   if (is_vector(tensor.desc.role)) {
     digest_memory(*device_, tensor.memory.as<uint8_t>(), tensor.memory.size(), out);
   } else {
-    digest_matrix(*device_, tensor.matrix, out);
+    digest_matrices(*device_, tensor.matrices, out);
   }
 }
 

@@ -19,10 +19,12 @@ namespace mr::cpu {
 
 using Layer = LayerWeights<const Matrix*>;
 
-// The matrices of a layer in the order in which a step multiplies by them; null where it has none.
-inline std::array<const Matrix*, 9> matrices_of(const Layer& l) {
-  return {l.q, l.k, l.v, l.o, l.gate, l.up, l.down, l.input_gate, l.input_down};
+// The matrices of a layer that every token is multiplied by, in the order of a step; null where it has none. A stack, which each
+// token is multiplied by a few matrices of, is the first of its matrices, which lie one after another.
+inline std::array<const Matrix*, 13> matrices_of(const Layer& l) {
+  return {l.q, l.k, l.v, l.o, l.gate, l.up, l.down, l.router, l.shared_gate, l.shared_up, l.shared_down, l.input_gate, l.input_down};
 }
+inline std::array<const Matrix*, 3> stacks_of(const Layer& l) { return {l.expert_gate, l.expert_up, l.expert_down}; }
 
 // A sealed model does not change (flip_bit excepted) and may be read by any number of threads.
 class Model {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "error.h"
 #include "linear.h"
@@ -10,11 +11,12 @@
 namespace mr {
 namespace {
 
-constexpr int32_t kMostHeadDim = 4096;
+constexpr int32_t kMostHeadDim = 4096, kMostWidth = 1 << 22, kMostExperts = 4096;
 
 struct Role {
   const char* name;
   bool in_layer, vector;
+  bool stack = false;
 };
 
 constexpr Role kRoles[MR_ROLE_COUNT] = {
@@ -26,7 +28,10 @@ constexpr Role kRoles[MR_ROLE_COUNT] = {
     {"ffn_norm", true, true},          {"ffn_gate", true, false},     {"ffn_up", true, false},
     {"ffn_down", true, false},         {"ffn_end_norm", true, true},  {"layer_scale", true, true},
     {"layer_input_embedding", false, false}, {"layer_input_projection", false, false}, {"layer_input_norm", false, true},
-    {"layer_input_gate", true, false}, {"layer_input_down", true, false}, {"layer_input_end_norm", true, true}};
+    {"layer_input_gate", true, false}, {"layer_input_down", true, false}, {"layer_input_end_norm", true, true},
+    {"router", true, false},           {"choice_bias", true, true},   {"expert_gate", true, false, true},
+    {"expert_up", true, false, true},  {"expert_down", true, false, true}, {"shared_router", true, true},
+    {"shared_gate", true, false},      {"shared_up", true, false},    {"shared_down", true, false}};
 
 // Checker names a member by its place, such as "layer 3 ", and its own name.
 struct Checker {
@@ -124,15 +129,45 @@ void check_mixer(const Description& desc, int32_t index) {
     fail(MR_INVALID_ARGUMENT, "model %sreads the keys of layer %d, which has others or none of its own", at, index - m.kv_layer);
 }
 
-void check_mlp(const mr_mlp_desc& m, int32_t index) {
+void check_experts(const Checker& check, const mr_experts_desc& e) {
+  const char* const at = check.at.c_str();
+  if ((e.flags & ~uint32_t{MR_EXPERTS_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %sexperts have unknown flags 0x%x", at, e.flags);
+  check.reserved(e.reserved);
+  check.range("experts", e.count, 1, kMostExperts);
+  check.range("experts used", e.used, 1, e.count);
+  check.range("gating", e.gating, MR_GATE_SOFTMAX, MR_GATE_SIGMOID);
+  check.range("groups of experts", e.groups, 0, e.count);
+  check.not_negative("weight_scale", e.weight_scale);
+  check.range("shared ffn", e.shared_width, 0, kMostWidth);
+  if ((e.flags & MR_EXPERTS_SHARED_GATE) != 0 && e.shared_width == 0)
+    fail(MR_INVALID_ARGUMENT, "model %sgates a shared expert and has none", at);
+  if (e.groups == 0) {
+    if (e.groups_used != 0 || (e.flags & MR_EXPERTS_GROUP_BEST_TWO) != 0)
+      fail(MR_INVALID_ARGUMENT, "model %suses groups of experts and has none", at);
+    return;
+  }
+  check.range("groups used", e.groups_used, 1, e.groups);
+  if (e.count % e.groups != 0)
+    fail(MR_INVALID_ARGUMENT, "model %shas %d experts, which %d groups do not divide", at, e.count, e.groups);
+  if (e.used > e.count / e.groups * e.groups_used)
+    fail(MR_INVALID_ARGUMENT, "model %suses %d experts, but %d groups of %d have fewer", at, e.used, e.groups_used, e.count / e.groups);
+}
+
+bool has_experts(const mr_experts_desc& e) {
+  const mr_experts_desc none = {};
+  return std::memcmp(&e, &none, sizeof e) != 0;
+}
+
+void check_mlp(const mr_mlp_desc& m, const mr_experts_desc& e, int32_t index) {
   const Checker check{"layer " + std::to_string(index) + " "};
   const char* const at = check.at.c_str();
-  if (m.kind == MR_MLP_EXPERTS) fail(MR_UNIMPLEMENTED, "model %smlp is a mixture of experts, which no engine computes yet", at);
-  check.range("mlp kind", m.kind, MR_MLP_DENSE, MR_MLP_DENSE);
+  check.range("mlp kind", m.kind, MR_MLP_DENSE, MR_MLP_EXPERTS);
+  if (m.kind == MR_MLP_EXPERTS) check_experts(check, e);
+  else if (has_experts(e)) fail(MR_INVALID_ARGUMENT, "model %smlp is dense and has experts", at);
   if ((m.flags & ~uint32_t{MR_MLP_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smlp has unknown flags 0x%x", at, m.flags);
   check.reserved(m.reserved);
   check.range("activation", m.activation, MR_ACT_SILU, MR_ACT_GELU_TANH);
-  check.range("ffn", m.width, 1, 1 << 22);
+  check.range("ffn", m.width, 1, kMostWidth);
 }
 
 }  // namespace
@@ -160,7 +195,7 @@ Description read_description(const mr_model_desc& d) {
     desc.layers.push_back(element(d.layers, d.layer_stride, i));
     const mr_layer_desc& layer = desc.layers.back();
     check_mixer(desc, i);
-    check_mlp(layer.mlp, i);
+    check_mlp(layer.mlp, layer.experts, i);
     const Checker of_layer{"layer " + std::to_string(i) + " "};
     of_layer.flag("output_scale", layer.output_scale);
     of_layer.reserved({layer.reserved0});
@@ -181,13 +216,15 @@ float attention_scale(const mr_mixer_desc& m) {
 bool known_role(int32_t role) { return role >= 0 && role < MR_ROLE_COUNT; }
 bool in_layer(int32_t role) { return kRoles[role].in_layer; }
 bool is_vector(int32_t role) { return kRoles[role].vector; }
+bool is_stack(int32_t role) { return kRoles[role].stack; }
 
 bool has_role(const Description& desc, int32_t role, int32_t layer) {
-  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING) return desc.layer_input_width != 0;
+  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_END_NORM) return desc.layer_input_width != 0;
   if (!in_layer(role)) return role != MR_ROLE_OUTPUT || !desc.tied_head;
   const mr_layer_desc& l = desc.layers[static_cast<size_t>(layer)];
   const auto mixer = [&](uint32_t flags) { return (l.mixer.flags & flags) != 0; };
   const bool own_keys = l.mixer.kv_layer == 0, own_values = own_keys && !mixer(MR_MIX_VALUE_IS_KEY);
+  const bool mixture = l.mlp.kind == MR_MLP_EXPERTS, shared = l.experts.shared_width != 0;
   switch (role) {
     case MR_ROLE_ATTN_NORM: return !mixer(MR_MIX_NO_NORM);
     case MR_ROLE_K: return own_keys;
@@ -202,15 +239,28 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
     case MR_ROLE_FFN_NORM: return (l.mlp.flags & MR_MLP_NO_NORM) == 0;
     case MR_ROLE_FFN_END_NORM: return (l.mlp.flags & MR_MLP_END_NORM) != 0;
     case MR_ROLE_LAYER_SCALE: return l.output_scale != 0;
+    case MR_ROLE_GATE:
+    case MR_ROLE_UP:
+    case MR_ROLE_DOWN: return !mixture;
+    case MR_ROLE_ROUTER:
+    case MR_ROLE_EXPERT_GATE:
+    case MR_ROLE_EXPERT_UP:
+    case MR_ROLE_EXPERT_DOWN: return mixture;
+    case MR_ROLE_CHOICE_BIAS: return (l.experts.flags & MR_EXPERTS_CHOICE_BIAS) != 0;
+    case MR_ROLE_SHARED_ROUTER: return (l.experts.flags & MR_EXPERTS_SHARED_GATE) != 0;
+    case MR_ROLE_SHARED_GATE:
+    case MR_ROLE_SHARED_UP:
+    case MR_ROLE_SHARED_DOWN: return shared;
     default: return true;
   }
 }
 
-void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dims[2]) {
+void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dims[3]) {
   const int64_t hidden = desc.hidden;
-  const auto set = [&](int64_t in, int64_t out) {
+  const auto set = [&](int64_t in, int64_t out, int64_t count = 1) {
     dims[0] = in;
     dims[1] = out;
+    dims[2] = count;
   };
   switch (role) {
     case MR_ROLE_EMBEDDING:
@@ -222,7 +272,7 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
     default: break;
   }
   const mr_mixer_desc& m = desc.mixer(layer);
-  const int64_t width = desc.mlp(layer).width;
+  const int64_t width = desc.mlp(layer).width, shared = desc.experts(layer).shared_width, experts = desc.experts(layer).count;
   const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0;
   switch (role) {
     case MR_ROLE_Q: return set(hidden, query_width(m));
@@ -240,7 +290,15 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
     case MR_ROLE_LAYER_SCALE: return set(1, 1);
     case MR_ROLE_LAYER_INPUT_GATE: return set(hidden, desc.layer_input_width);
     case MR_ROLE_LAYER_INPUT_DOWN: return set(desc.layer_input_width, hidden);
-    default: return set(hidden, 1);  // norms and the bias of O
+    case MR_ROLE_ROUTER: return set(hidden, experts);
+    case MR_ROLE_CHOICE_BIAS: return set(experts, 1);
+    case MR_ROLE_EXPERT_GATE:
+    case MR_ROLE_EXPERT_UP: return set(hidden, width, experts);
+    case MR_ROLE_EXPERT_DOWN: return set(width, hidden, experts);
+    case MR_ROLE_SHARED_GATE:
+    case MR_ROLE_SHARED_UP: return set(hidden, shared);
+    case MR_ROLE_SHARED_DOWN: return set(shared, hidden);
+    default: return set(hidden, 1);  // norms, the bias of O and the router of a shared expert
   }
 }
 
@@ -263,15 +321,19 @@ uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
       fail(MR_INVALID_ARGUMENT, "%s has %lld elements", name.c_str(), static_cast<long long>(tensor.dims[0]));
     return static_cast<uint64_t>(tensor.dims[0]) * sizeof(float);
   }
-  if (tensor.ndims != 2) fail(MR_INVALID_ARGUMENT, "%s has %d dims: want 2", name.c_str(), tensor.ndims);
-  const long long in = tensor.dims[0], out = tensor.dims[1];
+  const bool stack = is_stack(tensor.role);
+  if (tensor.ndims != (stack ? 3 : 2))
+    fail(MR_INVALID_ARGUMENT, "%s has %d dims: want %d", name.c_str(), tensor.ndims, stack ? 3 : 2);
+  const long long in = tensor.dims[0], out = tensor.dims[1], count = stack ? tensor.dims[2] : 1;
+  if (count < 1 || count > kMostExperts) fail(MR_INVALID_ARGUMENT, "%s has %lld matrices: want 1 to %d", name.c_str(), count, kMostExperts);
   if (in < 1 || out < 1 || !supported(tensor.type, in))
     fail(MR_INVALID_ARGUMENT, "%s is (%lld, %lld) of ggml type %d: no type this engine runs, or rows that are not whole blocks",
          name.c_str(), in, out, tensor.type);
-  const uint64_t size = file_size(tensor.type, in, out);
-  if (size == 0 || packed_size(tensor.type, in, out) == 0)
-    fail(MR_INVALID_ARGUMENT, "%s is (%lld, %lld) of ggml type %d: too large", name.c_str(), in, out, tensor.type);
-  return size;
+  const uint64_t size = file_size(tensor.type, in, out), packed = packed_size(tensor.type, in, out);
+  const uint64_t most = (uint64_t{1} << 62) / static_cast<uint64_t>(count);
+  if (size == 0 || packed == 0 || size > most || packed > most)
+    fail(MR_INVALID_ARGUMENT, "%s is (%lld, %lld, %lld) of ggml type %d: too large", name.c_str(), in, out, count, tensor.type);
+  return size * static_cast<uint64_t>(count);
 }
 
 void check_tensor(const Description& desc, const mr_tensor_desc& tensor) {
@@ -282,13 +344,16 @@ void check_tensor(const Description& desc, const mr_tensor_desc& tensor) {
     fail(MR_INVALID_ARGUMENT, "%s is bound to layer %d: want %s%d", name.c_str(), layer,
          in_layer(tensor.role) ? "0 to " : "", in_layer(tensor.role) ? desc.layer_count() - 1 : -1);
   if (!has_role(desc, tensor.role, layer)) fail(MR_INVALID_ARGUMENT, "a model of this description has no %s", name.c_str());
-  int64_t want[2];
+  int64_t want[3];
   role_dims(desc, tensor.role, layer, want);
-  const int64_t out = is_vector(tensor.role) ? 1 : tensor.dims[1];
-  if (tensor.dims[0] != want[0] || out != want[1])
-    fail(MR_INVALID_ARGUMENT, "%s is (%lld, %lld): want (%lld, %lld)", name.c_str(),
-         static_cast<long long>(tensor.dims[0]), static_cast<long long>(out), static_cast<long long>(want[0]),
-         static_cast<long long>(want[1]));
+  const int64_t out = is_vector(tensor.role) ? 1 : tensor.dims[1], count = is_stack(tensor.role) ? tensor.dims[2] : 1;
+  if (tensor.dims[0] != want[0] || out != want[1] || count != want[2]) {
+    const auto text = [&](int64_t a, int64_t b, int64_t c) {
+      return "(" + std::to_string(a) + ", " + std::to_string(b) + (is_stack(tensor.role) ? ", " + std::to_string(c) : "") + ")";
+    };
+    fail(MR_INVALID_ARGUMENT, "%s is %s: want %s", name.c_str(), text(tensor.dims[0], out, count).c_str(),
+         text(want[0], want[1], want[2]).c_str());
+  }
 }
 
 }  // namespace mr

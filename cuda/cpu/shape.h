@@ -20,7 +20,7 @@ struct Rope {
   std::vector<double> divisors;
 };
 
-// An mr_model_desc whose arrays are copied and whose members are in range. A scale that is absent is 1, a cap 0.
+// An mr_model_desc whose arrays are copied and whose members are in range. A scale of the model that is absent is 1, a cap 0.
 struct Description {
   int32_t hidden, vocab, context;
   bool tied_head;
@@ -32,6 +32,7 @@ struct Description {
   int32_t layer_count() const { return static_cast<int32_t>(layers.size()); }
   const mr_mixer_desc& mixer(int32_t layer) const { return layers[static_cast<size_t>(layer)].mixer; }
   const mr_mlp_desc& mlp(int32_t layer) const { return layers[static_cast<size_t>(layer)].mlp; }
+  const mr_experts_desc& experts(int32_t layer) const { return layers[static_cast<size_t>(layer)].experts; }
 };
 
 // Throws INVALID_ARGUMENT naming the first member outside its range, and its value; UNIMPLEMENTED naming a block that no
@@ -55,10 +56,12 @@ float attention_scale(const mr_mixer_desc& m);
 
 bool known_role(int32_t role);
 bool in_layer(int32_t role);   // a tensor of layers, or of the model
-bool is_vector(int32_t role);  // F32 of one dimension, or a matrix
+bool is_vector(int32_t role);  // F32 of one dimension
+bool is_stack(int32_t role);   // of matrices, one for each expert; what is neither is one matrix
 // The layer is ignored for roles outside the layers.
 bool has_role(const Description& desc, int32_t role, int32_t layer);
-void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dims[2]);  // dims[1] of a vector is 1
+// Dims that a role does not have are 1.
+void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dims[3]);
 
 // "attn_q of layer 3", "output_norm".
 std::string tensor_name(int32_t role, int32_t layer);

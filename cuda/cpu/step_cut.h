@@ -1,6 +1,7 @@
 // step_cut: how the products of a phase are cut into tasks: which panels of which matrix a task multiplies.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 
@@ -30,6 +31,22 @@ struct Cut {
   Piece at(int64_t task) const;  // 0 <= task < tasks
   // Where the weights of a task begin.
   const uint8_t* begin(int64_t task) const;
+};
+
+// The same of the matrices of a stack, each cut alike: those of the `index`th of some experts, panels [first, last).
+struct ExpertCut {
+  struct Task {
+    int64_t index, first, last;
+  };
+  const int64_t chunk, all, each, tasks;  // each: tasks of a matrix
+
+  ExpertCut(const Matrix& matrix, int64_t experts, int64_t panels_a_task)
+      : chunk(panels_a_task), all(panels(matrix.out)), each((all + chunk - 1) / chunk), tasks(experts * each) {}
+
+  Task at(int64_t task) const {
+    const int64_t first = task % each * chunk;
+    return {task / each, first, std::min(all, first + chunk)};
+  }
 };
 
 }  // namespace mr::cpu

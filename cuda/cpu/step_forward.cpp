@@ -42,6 +42,7 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
   positions_.resize(tokens);
   tiles_.reserve(tokens);
   long_tiles_.reserve(tokens);
+  active_.reserve(static_cast<size_t>(space_.most_experts));
   rows_.reserve(static_cast<size_t>(config.max_sample_rows) + static_cast<size_t>(config.max_score_rows));
 }
 
@@ -111,6 +112,7 @@ void StepForward::pre_op(StepPlan::PreOp& op) {
 void StepForward::begin(StepPlan& plan) {
   for (StepPlan::PreOp& op : plan.pre_ops) pre_op(op);
   tokens_ = static_cast<int64_t>(plan.tokens.size());
+  expert_bytes_ = 0;
   size_t at = 0;
   for (const mr_segment& s : plan.segments) {
     Slot& slot = slots_[static_cast<size_t>(s.slot)];
@@ -165,18 +167,20 @@ void StepForward::prepare(const float* x, int64_t width, const Cut& cut, int64_t
 
 void StepForward::layer(const StepPlan& plan, int32_t index) {
   const Layer& l = model_->layer(index);
-  const Cut o = cut(l.o), gate = cut(l.gate), down = cut(l.down);
+  const bool dense = l.gate != nullptr;
+  const Cut o = cut(l.o), mlp = cut(dense ? l.gate : l.router);
   mix(plan, index, o);
-  project(space_.attention, attended_width(desc_.mixer(index)), o, l.o_bias, l.attn_end_norm, gate);
-  feed_forward(index, gate, down);
+  project(space_.attention, attended_width(desc_.mixer(index)), o, l.o_bias, l.attn_end_norm, mlp);
   const Cut next = index + 1 < desc_.layer_count() ? qkv_cut(index + 1) : head_cut();
-  if (l.input_gate == nullptr) {
-    project(space_.ffn, desc_.mlp(index).width, down, nullptr, l.ffn_end_norm, next);
+  const Cut after = l.input_gate == nullptr ? next : cut(l.input_gate);
+  if (dense) {
+    const Cut down = cut(l.down);
+    gated_product(space_.x, l.ffn_norm, *l.gate, *l.up, desc_.mlp(index).activation, mlp, down);
+    project(space_.ffn, desc_.mlp(index).width, down, nullptr, l.ffn_end_norm, after);
   } else {
-    const Cut input_gate = cut(l.input_gate);
-    project(space_.ffn, desc_.mlp(index).width, down, nullptr, l.ffn_end_norm, input_gate);
-    add_layer_input(index, input_gate, next);
+    mixture(index, after);
   }
+  if (l.input_gate != nullptr) add_layer_input(index, after, next);
   if (l.scale != nullptr)
     each_token([&](int64_t t) { ops_.scale(space_.x + t * desc_.hidden, *l.scale, desc_.hidden, space_.x + t * desc_.hidden); });
 }
@@ -202,31 +206,35 @@ void StepForward::project(const float* x, int64_t width, const Cut& cut, const f
       ops_.add(to, part, n, to);
     }
   });
-  if (end_norm == nullptr) return;
+  if (end_norm != nullptr) finish_branch(end_norm);
+}
+
+// Adds the branch buffer to the residual stream, after its end norm where it has one, times the residual scale.
+void StepForward::finish_branch(const float* end_norm) {
   each_token([&](int64_t t) {
     float* const branch = space_.branch + t * desc_.hidden;
     float* const to = space_.x + t * desc_.hidden;
-    ops_.rms_norm(branch, end_norm, desc_.norm_eps, desc_.hidden, branch);
+    if (end_norm != nullptr) ops_.rms_norm(branch, end_norm, desc_.norm_eps, desc_.hidden, branch);
     if (desc_.residual_scale != 1) ops_.scale(branch, desc_.residual_scale, desc_.hidden, branch);
     ops_.add(to, branch, desc_.hidden, to);
   });
 }
 
-// ffn = activation(gate) * up of the normed residual
-void StepForward::feed_forward(int32_t index, const Cut& gate, const Cut& then) {
-  const Layer& l = model_->layer(index);
-  const int64_t ld = gate.chunk * panel_rows, width = desc_.mlp(index).width;
-  const auto gated = desc_.mlp(index).activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
-  const Cut both({l.gate, l.up}, gate.chunk);
-  with_prepared(space_.x, desc_.hidden, l.ffn_norm, both, gate.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+// ffn = activation(gate) * up of x, or of its norms. `cut` is that of the gate.
+void StepForward::gated_product(const float* x, const float* norm, const Matrix& gate, const Matrix& up, int32_t activation, const Cut& cut,
+                                const Cut& then) {
+  const int64_t ld = cut.chunk * panel_rows, width = gate.out;
+  const auto gated = activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
+  const Cut both({&gate, &up}, cut.chunk);
+  with_prepared(x, desc_.hidden, norm, both, cut.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     const auto& own = space_.threads[static_cast<size_t>(thread)];
-    const Piece p = gate.at(task);
+    const Piece p = cut.at(task);
     const int64_t row = p.first * panel_rows, n = std::min(p.matrix.out, p.last * panel_rows) - row;
     const auto product = [&](const Matrix& m, float* y, const uint8_t* next) {
       multiply(isa_, m, prepared.of(activation_kind(isa_, m.type)), tokens_, y - row, ld, p.first, p.last, next);
     };
-    product(*l.gate, own.panel[0], begin_of(*l.up, p.first));
-    product(*l.up, own.panel[1], weights_after(gate, task, thread, then));
+    product(gate, own.panel[0], begin_of(up, p.first));
+    product(up, own.panel[1], weights_after(cut, task, thread, then));
     for (int64_t t = 0; t < tokens_; ++t) gated(own.panel[0] + t * ld, own.panel[1] + t * ld, n, space_.ffn + t * width + row);
   });
 }
@@ -388,9 +396,9 @@ void StepForward::row(StepPlan& plan, const LogitRow& r, const float* logits, in
                                     plan.candidates.data() + out.candidate_offset);
 }
 
-// Every weight once, the embedding by row; keys and values of every position a segment sees.
+// Every weight once, of stacks the experts that the step used, the embedding by row; keys and values of every position a segment sees.
 void StepForward::read_bytes(StepPlan& plan) const {
-  uint64_t bytes = 0;
+  uint64_t bytes = expert_bytes_;
   for (int32_t i = 0; i < desc_.layer_count(); ++i) {
     for (const Matrix* m : matrices_of(model_->layer(i)))
       if (m != nullptr) bytes += m->bytes;

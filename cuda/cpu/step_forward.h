@@ -37,6 +37,10 @@ class StepForward {
     int32_t end;     // of its segment's positions
   };
   enum class Part { query, key, value };
+  struct ActiveExpert {  // of a piece of the step's tokens
+    int32_t expert;
+    int32_t first, rows;  // among the piece's rows, which are listed by expert
+  };
   struct LogitRow {  // one sample row (index >= 0) or score row (~index)
     int32_t token;
     int32_t index;
@@ -77,7 +81,14 @@ class StepForward {
   void attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index);
   // `then` is the product after this one.
   void project(const float* x, int64_t width, const Cut& cut, const float* bias, const float* end_norm, const Cut& then);
-  void feed_forward(int32_t index, const Cut& gate, const Cut& then);
+  void gated_product(const float* x, const float* norm, const Matrix& gate, const Matrix& up, int32_t activation, const Cut& cut,
+                     const Cut& then);
+  void finish_branch(const float* end_norm);
+  void mixture(int32_t index, const Cut& then);
+  void route_rows(int32_t index, const float* h);
+  void gather_rows(const mr_experts_desc& e, int64_t first, int64_t last);
+  void mix_experts(int32_t index, const float* h, int64_t first, int64_t last);
+  void add_shared_expert(int32_t index, const float* h, const Cut& then);
   template <class Body>
   void each_token(Body body);
   void pre_op(StepPlan::PreOp& op);
@@ -108,6 +119,8 @@ class StepForward {
   const mr_mixer_desc* tiled_ = nullptr;  // the mixer that the tiles are cut for
   std::vector<Tile> long_tiles_;  // those of tiles_ whose chunks the threads share: they are in this list alone
   std::vector<LogitRow> rows_;    // by token
+  std::vector<ActiveExpert> active_;  // by ascending expert
+  uint64_t expert_bytes_ = 0;     // of the experts' weights that the step read
 };
 
 }  // namespace mr::cpu

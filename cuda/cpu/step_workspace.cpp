@@ -44,18 +44,22 @@ Kinds kinds_of(const Model& model) {
   }
   kinds.add(&model.head());
   if (model.input_projection() != nullptr) kinds.add(model.input_projection());
-  for (int32_t i = 0; i < model.desc().layer_count(); ++i)
+  for (int32_t i = 0; i < model.desc().layer_count(); ++i) {
     for (const Matrix* m : matrices_of(model.layer(i)))
       if (m != nullptr) kinds.add(m);
+    for (const Matrix* m : stacks_of(model.layer(i)))
+      if (m != nullptr) kinds.add(m);
+  }
   return kinds;
 }
 
-Prepared prepared_for(Layout& layout, const Kinds& kinds, int64_t widest, int64_t tokens) {
+// parts: the tokens are prepared in so many parts, each of which begins at a multiple of 64 bytes.
+Prepared prepared_for(Layout& layout, const Kinds& kinds, int64_t widest, int64_t tokens, int64_t parts = 0) {
   Prepared p;
   for (int k = 0; k < activation_kinds; ++k)
     if (kinds.used[k]) {
       // Room for any narrower input too: sizes grow with the width and the tokens.
-      p.act[k] = layout.take<uint8_t>(activation_size(static_cast<Activation>(k), widest, tokens));
+      p.act[k] = layout.take<uint8_t>(activation_size(static_cast<Activation>(k), widest, tokens) + static_cast<uint64_t>(64 * parts));
     }
   return p;
 }
@@ -73,12 +77,20 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   int64_t attended = 0, inner = d.layer_input_width;
   int32_t most_heads = 0, least_heads = INT32_MAX, most_group = 0, most_dim = 0;
   bool branches = d.layer_input_width != 0;
+  int64_t most_used = 0, expert_width = 0;
+  most_experts = 0;
   qkv_width = rotation_width = 0;
   for (const mr_layer_desc& l : d.layers) {
     const mr_mixer_desc& m = l.mixer;
     qkv_width = std::max(qkv_width, query_width(m) + key_width(m) + value_width(m));
     attended = std::max(attended, attended_width(m));
-    inner = std::max<int64_t>(inner, l.mlp.width);
+    inner = std::max<int64_t>({inner, l.mlp.width, l.experts.shared_width});
+    if (l.mlp.kind == MR_MLP_EXPERTS) {
+      most_experts = std::max<int64_t>(most_experts, l.experts.count);
+      most_used = std::max<int64_t>(most_used, l.experts.used);
+      expert_width = std::max<int64_t>(expert_width, l.mlp.width);
+      branches = true;
+    }
     most_heads = std::max(most_heads, m.kv_heads);
     least_heads = std::min(least_heads, m.kv_heads);
     most_group = std::max(most_group, m.heads / m.kv_heads);
@@ -107,6 +119,19 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   rotations = floats(tokens, rotation_width);
   layer_inputs = inputs_width == 0 ? nullptr : floats(tokens, inputs_width);
   logits = floats(static_cast<uint64_t>(logit_rows), vocab_stride);
+  expert_rows = most_used == 0 ? 0 : std::clamp<int64_t>(most_expert_rows / most_used, 1, config.max_batched_tokens);
+  const uint64_t rows = static_cast<uint64_t>(expert_rows * most_used);
+  router_logits = floats(tokens, most_experts);
+  routed = layout.take<RoutedExpert>(tokens * static_cast<uint64_t>(most_used));
+  expert_end = layout.take<int32_t>(static_cast<uint64_t>(most_experts));
+  row_token = layout.take<int32_t>(rows);
+  row_of = layout.take<int32_t>(rows);
+  expert_rows_prepared = {};
+  if (rows != 0)
+    expert_rows_prepared = prepared_for(layout, kinds, widest, static_cast<int64_t>(rows), std::min(most_experts, static_cast<int64_t>(rows)));
+  expert_ffn = floats(rows, expert_width);
+  expert_out = floats(rows, d.hidden);
+  shared_weights = most_used == 0 ? nullptr : floats(tokens, 1);
   const int32_t most_chunks = attention_chunks(static_cast<int32_t>(positions));
   const bool shares = most_chunks >= shared_chunks && least_heads < shared_parts * thread_count && thread_count > 1;
   chunk_floats = shares ? most_heads * attention_record(tile_rows, pad_dim(most_dim)) *
@@ -133,6 +158,7 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     p.visible = layout.take<int32_t>(static_cast<uint64_t>(tile_rows));
     p.first = layout.take<int32_t>(static_cast<uint64_t>(tile_rows));
     p.sampler = layout.take<uint8_t>(SamplerSpace::bytes(d.vocab));
+    p.route = {floats(1, most_experts), layout.take<int32_t>(static_cast<uint64_t>(most_experts)), floats(1, most_experts)};
     threads.push_back(p);
   }
   bytes = layout.used();

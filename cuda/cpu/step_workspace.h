@@ -8,6 +8,7 @@
 #include "linear.h"
 #include "model.h"
 #include "millrace/engine.h"
+#include "route.h"
 
 namespace mr::cpu {
 
@@ -40,6 +41,7 @@ struct StepWorkspace {
     int32_t* visible;
     int32_t* first;
     uint8_t* sampler;
+    RouteSpace route;
   };
 
   // Tokens T = max_batched_tokens; f32 unless stated.
@@ -48,7 +50,7 @@ struct StepWorkspace {
   float* qkv;        // (T, qkv_width): a layer's Q, K and V, one after another
   float* attention;  // (T, attended width): what attention gives
   float* ffn;        // (T, width): activation(gate) * up
-  float* branch;     // (T, hidden): a branch before its end norm; null where no layer has one
+  float* branch;     // (T, hidden): a branch before its end norm, or of experts; null where no layer has one
   float* layer_inputs;  // (T, layers*layer_input_width); null without them
   float* rotations;  // (T, rotation_width): cosines and sines of each rope, one after another
   float* logits;     // (logit_rows, vocab_stride)
@@ -58,12 +60,28 @@ struct StepWorkspace {
   Prepared prepared;    // of T tokens
   std::vector<PerThread> threads;
 
+  // Of experts; null where no layer has them. A row is one of expert_rows tokens at one of its experts, of which there are R = expert_rows
+  // times the most experts used; rows lie by expert.
+  float* router_logits;     // (T, experts)
+  RoutedExpert* routed;     // (T, used)
+  int32_t* expert_end;      // (experts)
+  int32_t* row_token;       // (R): the token of a row
+  int32_t* row_of;          // (expert_rows, used): the row of each of a token's experts
+  Prepared expert_rows_prepared;  // of R rows
+  float* expert_ffn;        // (R, width)
+  float* expert_out;        // (R, hidden)
+  float* shared_weights;    // (T)
+
+  int64_t expert_rows, most_experts;  // tokens whose experts are computed at once
   int64_t qkv_width, rotation_width, logit_rows, vocab_stride, positions, chunk_floats;
   int32_t tile_rows;  // rows of one attention tile, at most
   uint64_t bytes;     // of all of the above
 
   // Lays out a workspace that begins at base (64-byte aligned); base null only counts bytes.
   StepWorkspace(const Model& model, const mr_runner_config& config, int threads, uint8_t* base);
+
+  // Rows of experts that are computed at once, if a token's do not need more: with many tokens each weight is read for many of them.
+  static constexpr int64_t most_expert_rows = 4096;
 
   // Tokens of history a slot can have: the context, or the whole pool if that is less.
   static int64_t history_positions(const Description& model, const mr_runner_config& config);

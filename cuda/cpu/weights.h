@@ -12,8 +12,8 @@
 
 namespace mr {
 
-// What a layer's kernels read. Matrices are (in, out), vectors f32. Null, or a default Matrix, where the description has no
-// such tensor; valid for the model's life.
+// What a layer's kernels read. Matrices are (in, out), stacks of them (in, out, count), vectors f32. Null, or a default Matrix, where
+// the description has no such tensor; valid for the model's life.
 template <class Matrix>
 struct LayerWeights {
   const float* attn_norm = nullptr;      // (hidden)
@@ -37,6 +37,15 @@ struct LayerWeights {
   Matrix input_gate = {};                // (hidden, layer_input_width)
   Matrix input_down = {};                // (layer_input_width, hidden)
   const float* input_end_norm = nullptr; // (hidden)
+  Matrix router = {};                    // (hidden, count)
+  const float* choice_bias = nullptr;    // (count)
+  Matrix expert_gate = {};               // (hidden, width, count)
+  Matrix expert_up = {};
+  Matrix expert_down = {};               // (width, hidden, count)
+  const float* shared_router = nullptr;  // (hidden)
+  Matrix shared_gate = {};               // (hidden, shared_width)
+  Matrix shared_up = {};
+  Matrix shared_down = {};               // (shared_width, hidden)
 };
 
 template <class Matrix>
@@ -83,6 +92,15 @@ struct Weights {
       case MR_ROLE_LAYER_INPUT_GATE: layer->input_gate = matrix; break;
       case MR_ROLE_LAYER_INPUT_DOWN: layer->input_down = matrix; break;
       case MR_ROLE_LAYER_INPUT_END_NORM: layer->input_end_norm = vector; break;
+      case MR_ROLE_ROUTER: layer->router = matrix; break;
+      case MR_ROLE_CHOICE_BIAS: layer->choice_bias = vector; break;
+      case MR_ROLE_EXPERT_GATE: layer->expert_gate = matrix; break;
+      case MR_ROLE_EXPERT_UP: layer->expert_up = matrix; break;
+      case MR_ROLE_EXPERT_DOWN: layer->expert_down = matrix; break;
+      case MR_ROLE_SHARED_ROUTER: layer->shared_router = vector; break;
+      case MR_ROLE_SHARED_GATE: layer->shared_gate = matrix; break;
+      case MR_ROLE_SHARED_UP: layer->shared_up = matrix; break;
+      case MR_ROLE_SHARED_DOWN: layer->shared_down = matrix; break;
     }
   }
 };

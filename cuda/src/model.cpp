@@ -41,6 +41,9 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
+  if (is_stack(tensor.role))
+    fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which this engine has no kernels for: load the model on a CPU worker",
+         tensor_name(tensor.role, tensor.layer).c_str());
   uint64_t size = 0;
   for (int32_t rank = 0; rank < device.ranks(); ++rank) size += Shard::resident_size(tensor, rank, device.ranks());
   return size;

@@ -156,6 +156,9 @@ static void test_descriptions(mr_device *device) {
   REFUSE(layer->mixer., flags, MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM, "by head and by row");
   REFUSE(layer->mlp., width, INT32_MAX, "layer 1 ffn is 2147483647");
   REFUSE(layer->mlp., activation, 2, "layer 1 activation is 2");
+  REFUSE(layer->mlp., kind, 0, "layer 1 mlp kind is 0");
+  REFUSE(layer->mlp., kind, MR_MLP_EXPERTS, "layer 1 experts is 0");
+  REFUSE(layer->experts., count, 4, "layer 1 mlp is dense and has experts");
   REFUSE(layer->, output_scale, 2, "layer 1 output_scale is 2");
   REFUSE(layer->, struct_size, 0, "struct_size");
   REFUSE(rope->, dims, 63, "rope 0 dims is 63");
@@ -169,7 +172,6 @@ static void test_descriptions(mr_device *device) {
 #define UNKNOWN(of, member, value, text) REFUSED(of, member, value, MR_UNIMPLEMENTED, text)
   UNKNOWN(layer->mixer., kind, MR_MIX_LATENT, "layer 1 mixer is latent attention");
   UNKNOWN(layer->mixer., kind, MR_MIX_DELTA, "layer 1 mixer is a gated delta rule");
-  UNKNOWN(layer->mlp., kind, MR_MLP_EXPERTS, "layer 1 mlp is a mixture of experts");
   UNKNOWN(layer->mixer., value_dim, 32, "layer 1 value_dim is 32");
   UNKNOWN(layer->mixer., flags, 1u << 30, "unknown flags");
   UNKNOWN(layer->mlp., flags, 1u << 30, "unknown flags");

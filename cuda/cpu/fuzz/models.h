@@ -35,19 +35,24 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
   const int64_t hidden = d.hidden, width = l.mlp.width;
   const int64_t inputs = int64_t{d.layer_count} * d.layer_input_width;
   const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0;
-  const int64_t wide[MR_ROLE_COUNT][2] = {
+  const int64_t shared = l.experts.shared_width, count = l.experts.count;
+  const int64_t wide[MR_ROLE_COUNT][3] = {
       {hidden, d.vocab}, {hidden, 0}, {hidden, d.vocab}, {hidden, 0}, {hidden, q}, {hidden, k}, {hidden, v}, {q, 0}, {k, 0}, {v, 0},
       {by_row ? q : m.key_dim, 0}, {by_row ? k : m.key_dim, 0}, {int64_t{m.heads} * m.value_dim, hidden}, {hidden, 0}, {hidden, 0},
       {hidden, 0}, {hidden, width}, {hidden, width}, {width, hidden}, {hidden, 0}, {1, 0},
-      {inputs, d.vocab}, {hidden, inputs}, {d.layer_input_width, 0}, {hidden, d.layer_input_width}, {d.layer_input_width, hidden}, {hidden, 0}};
+      {inputs, d.vocab}, {hidden, inputs}, {d.layer_input_width, 0}, {hidden, d.layer_input_width}, {d.layer_input_width, hidden}, {hidden, 0},
+      {hidden, count}, {count, 0}, {hidden, width, count}, {hidden, width, count}, {width, hidden, count},
+      {hidden, 0}, {hidden, shared}, {hidden, shared}, {shared, hidden}};
+  const bool stack = role >= MR_ROLE_EXPERT_GATE && role <= MR_ROLE_EXPERT_DOWN;
   const bool vector = wide[role][1] == 0;
   const bool outer = role < MR_ROLE_ATTN_NORM || (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_NORM);
-  *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, vector ? 1 : 2,
-             {wide[role][0], wide[role][1]}};
+  *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, stack ? 3 : vector ? 1 : 2,
+             {wide[role][0], wide[role][1], wide[role][2]}};
   const auto has = [&](uint32_t flags) { return (m.flags & flags) != 0; };
   const bool own_keys = m.kv_layer == 0, own_values = own_keys && !has(MR_MIX_VALUE_IS_KEY);
   const bool norms = has(MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM);
-  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING) return d.layer_input_width != 0;
+  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_END_NORM) return d.layer_input_width != 0;
+  const bool mixture = l.mlp.kind == MR_MLP_EXPERTS;
   switch (role) {
     case MR_ROLE_OUTPUT: return d.tied_head == 0;
     case MR_ROLE_ATTN_NORM: return !has(MR_MIX_NO_NORM);
@@ -63,6 +68,18 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
     case MR_ROLE_FFN_NORM: return (l.mlp.flags & MR_MLP_NO_NORM) == 0;
     case MR_ROLE_FFN_END_NORM: return (l.mlp.flags & MR_MLP_END_NORM) != 0;
     case MR_ROLE_LAYER_SCALE: return l.output_scale != 0;
+    case MR_ROLE_GATE:
+    case MR_ROLE_UP:
+    case MR_ROLE_DOWN: return !mixture;
+    case MR_ROLE_ROUTER:
+    case MR_ROLE_EXPERT_GATE:
+    case MR_ROLE_EXPERT_UP:
+    case MR_ROLE_EXPERT_DOWN: return mixture;
+    case MR_ROLE_CHOICE_BIAS: return (l.experts.flags & MR_EXPERTS_CHOICE_BIAS) != 0;
+    case MR_ROLE_SHARED_ROUTER: return (l.experts.flags & MR_EXPERTS_SHARED_GATE) != 0;
+    case MR_ROLE_SHARED_GATE:
+    case MR_ROLE_SHARED_UP:
+    case MR_ROLE_SHARED_DOWN: return shared != 0;
     default: return true;
   }
 }
@@ -70,8 +87,9 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
 // Bytes of a tensor in a file; 0 of what no format has.
 inline uint64_t file_bytes(const mr_tensor_desc& t) {
   for (const Format& f : kFormats)
-    if (f.type == t.type && t.dims[0] > 0 && t.dims[0] <= 4096 && t.dims[0] % f.elements == 0 && t.dims[1] <= 4096)
-      return static_cast<uint64_t>(t.dims[0] / f.elements * f.bytes * (t.ndims == 2 ? std::max<int64_t>(t.dims[1], 0) : 1));
+    if (f.type == t.type && t.dims[0] > 0 && t.dims[0] <= 4096 && t.dims[0] % f.elements == 0 && t.dims[1] <= 4096 && t.dims[2] <= 64)
+      return static_cast<uint64_t>(t.dims[0] / f.elements * f.bytes * (t.ndims >= 2 ? std::max<int64_t>(t.dims[1], 0) : 1) *
+                                   (t.ndims == 3 ? std::max<int64_t>(t.dims[2], 0) : 1));
   return 0;
 }
 
@@ -132,7 +150,7 @@ inline void create_model(World& w, Input& in) {
   for (int32_t i = 0; i < desc.layer_count; ++i) {
     arrays.layers[i] = known(arrays.layers[i]);
     const mr_layer_desc& l = arrays.layers[i];
-    little = little && l.mlp.width <= 256 && l.mixer.heads <= 4 && l.mixer.key_dim <= 64;
+    little = little && l.experts.count <= 16 && l.experts.shared_width <= 256 && l.mlp.width <= 256 && l.mixer.heads <= 4 && l.mixer.key_dim <= 64;
   }
   const uint8_t first = in.byte();
   const auto type_of = [first](int32_t role) { return first < 64 ? 0 : kFormats[(first + role) % std::size(kFormats)].type; };

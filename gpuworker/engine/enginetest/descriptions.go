@@ -32,7 +32,32 @@ func Description(seed uint64) engine.ModelDesc {
 	for range 1 + g.rng.IntN(4) {
 		d.Layers = append(d.Layers, g.layer(&d))
 	}
+	if g := (describer{generator(seed ^ 0x657870)}); g.one(4) {
+		g.mixtures(&d)
+	}
 	return d
+}
+
+// mixtures gives every second layer experts.
+func (g describer) mixtures(d *engine.ModelDesc) {
+	for i := range d.Layers {
+		if !g.one(2) {
+			continue
+		}
+		e := engine.Experts{
+			Count: 1 + g.rng.IntN(12), Gating: engine.Gating(g.rng.IntN(2)), ChoiceBias: g.one(2), Renorm: g.one(2), WeightScale: g.scale(0.5, 3),
+		}
+		if g.one(3) {
+			e.Groups = 1 + g.rng.IntN(3)
+			e.Count *= e.Groups
+			e.GroupsUsed, e.GroupBestTwo = 1+g.rng.IntN(e.Groups), g.one(2)
+		}
+		e.Used = 1 + g.rng.IntN(e.Count/max(e.Groups, 1)*max(e.GroupsUsed, 1))
+		if g.one(2) {
+			e.SharedWidth, e.SharedGate = 1+g.rng.IntN(70), g.one(2)
+		}
+		d.Layers[i].MLP.Kind, d.Layers[i].MLP.Experts = engine.MLPExperts, e
+	}
 }
 
 // describer draws the parts of a description.

@@ -39,7 +39,7 @@ func (f family) on(opts Options) tolerance {
 		within = tolerance{max(within.rms, activationsIn[f.kv].rms), max(within.max, activationsIn[f.kv].max)}
 	}
 	for i := range f.weights.Tensors {
-		if more, ok := activationsIn[opts.Activations[f.weights.Tensors[i].Type]]; ok && len(f.weights.Tensors[i].Dims) == 2 {
+		if more, ok := activationsIn[opts.Activations[f.weights.Tensors[i].Type]]; ok && len(f.weights.Tensors[i].Dims) > 1 {
 			within = tolerance{max(within.rms, more.rms), max(within.max, more.max)}
 		}
 	}
@@ -47,6 +47,31 @@ func (f family) on(opts Options) tolerance {
 		within = tolerance{within.rms * 1.5, within.max * 1.5}
 	}
 	return within
+}
+
+// mixture returns the description with experts in all of its layers but the first.
+func mixture(d engine.ModelDesc, count, used int) engine.ModelDesc {
+	for i := range d.Layers[1:] {
+		d.Layers[1+i].MLP.Kind, d.Layers[1+i].MLP.Experts = engine.MLPExperts, engine.Experts{Count: count, Used: used, Renorm: true}
+	}
+	return d
+}
+
+// grouped turns on what the experts of published models may have.
+func grouped(d engine.ModelDesc) engine.ModelDesc {
+	for i := range d.Layers {
+		e := &d.Layers[i].MLP.Experts
+		if e.Count == 0 {
+			continue
+		}
+		e.Gating, e.ChoiceBias, e.WeightScale = engine.GateSigmoid, true, 1.5
+		e.Groups, e.GroupsUsed, e.GroupBestTwo = 2, 1, true
+		if e.Used > e.Count/2 {
+			e.GroupsUsed = 2
+		}
+		e.SharedWidth, e.SharedGate = 256, true
+	}
+	return d
 }
 
 // numbers returns a prompt of n random ids.
@@ -117,6 +142,15 @@ func families() map[string]family {
 		"qwen3": {Random(small(func(d *engine.Uniform) {
 			d.QKNorm, d.RopeStyle, d.TiedHead, d.HeadDim, d.RopeDims, d.NormEps = true, engine.RopeNeox, true, 34, 34, 1e-6
 		}), all(engine.F32), 10), engine.F32, exact},
+		"with experts": {Random(mixture(Small().Model(), 8, 2), all(engine.F32), 15), engine.F32, exact},
+		"with experts in groups and a shared expert": {Random(grouped(mixture(Small().Model(), 12, 3)), all(engine.F32), 16), engine.F32, exact},
+		// A rounded activation could choose another expert, so all are used.
+		"with experts of a type a tensor": {Random(grouped(mixture(wide(nil), 4, 4)), func(r engine.Role) engine.Type {
+			if r == engine.RoleRouter {
+				return engine.F32
+			}
+			return common[int(r)*5%len(common)]
+		}, 17), engine.F32, int8s},
 		"with a cache in f16":  {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
 		"with a cache in bf16": {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
 		"with a type a tensor": {Random(wide(nil), func(r engine.Role) engine.Type {

@@ -52,7 +52,8 @@ func randomOf(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, gainO
 			if want.Role == engine.RoleEmbedding && desc.TiedHead {
 				gain = 2 // as a head: logits that are worth comparing
 			}
-			t.Bytes = RandomMatrix(rng, t.Type, int(want.Dims[0]), int(want.Dims[1]), gain/math.Sqrt(float64(want.Dims[0])))
+			rows := t.Elements() / int(want.Dims[0])
+			t.Bytes = RandomMatrix(rng, t.Type, int(want.Dims[0]), rows, gain/math.Sqrt(float64(want.Dims[0])))
 		}
 		w.Tensors = append(w.Tensors, t)
 	}
@@ -62,9 +63,9 @@ func randomOf(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, gainO
 func randomVector(rng *rand.Rand, role engine.Role, n int) []byte {
 	out := make([]byte, 0, 4*n)
 	for range n {
-		v := rng.NormFloat64() * 0.1 // biases
+		v := rng.NormFloat64() * 0.1 // biases, and the router of a shared expert
 		switch role {
-		case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias:
+		case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleChoiceBias, engine.RoleSharedRouter:
 		default:
 			v += 1 // norms
 		}

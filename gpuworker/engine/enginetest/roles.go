@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -32,26 +33,39 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 			dev := open(t, opener)
 			shape := Small()
 			change(&shape)
-			desc := shape.Model()
-			m, err := dev.NewModel(desc)
-			require.NoError(t, err)
-			for role := range engine.RoleCount {
-				refuseOthers(t, dev, m, &desc, role)
-			}
-			// What was refused left nothing behind: the model is whole with all that the table
-			// wants, and with no less.
-			tensors := rules.Tensors(&desc)
-			for _, want := range tensors {
-				require.NoError(t, bindZeros(dev, m, want.Role, want.Layer, engine.F32, want.Dims), "%v of layer %d", want.Role, want.Layer)
-			}
-			require.NoError(t, m.Seal())
-			require.NoError(t, m.Close())
-			for _, left := range tensors {
-				if left.Layer <= 0 {
-					sealsOnlyWith(t, dev, desc, left)
-				}
-			}
+			testRolesOf(t, dev, shape.Model())
 		})
+	}
+	t.Run("experts", func(t *testing.T) {
+		desc := mixture(Small().Model(), 7, 2)
+		testRolesOf(t, open(t, opener), desc)
+		testRolesOf(t, open(t, opener), grouped(mixture(desc, 6, 2)))
+	})
+}
+
+func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
+	t.Helper()
+	m, err := dev.NewModel(desc)
+	if errors.Is(err, engine.ErrUnsupported) && desc.Layers[1].MLP.Kind == engine.MLPExperts {
+		require.ErrorContains(t, err, "layer 1 has a mixture of experts")
+		t.Skip("this engine has no experts")
+	}
+	require.NoError(t, err)
+	for role := range engine.RoleCount {
+		refuseOthers(t, dev, m, &desc, role)
+	}
+	// What was refused left nothing behind: the model is whole with all that the table wants, and with no
+	// less.
+	tensors := rules.Tensors(&desc)
+	for _, want := range tensors {
+		require.NoError(t, bindZeros(dev, m, want.Role, want.Layer, engine.F32, want.Dims), "%v of layer %d", want.Role, want.Layer)
+	}
+	require.NoError(t, m.Seal())
+	require.NoError(t, m.Close())
+	for _, left := range tensors {
+		if left.Layer <= 0 {
+			sealsOnlyWith(t, dev, desc, left)
+		}
 	}
 }
 

@@ -140,6 +140,19 @@ func (n *narrow) layer(l *engine.Layer) C.mr_layer_desc {
 			kind: C.int32_t(l.MLP.Kind), flags: mlpFlags(&l.MLP), activation: C.int32_t(l.MLP.Activation), width: n.i32("ffn", l.MLP.Width),
 		},
 		output_scale: flag(l.OutputScale),
+		experts:      n.experts(&l.MLP.Experts),
+	}
+}
+
+func (n *narrow) experts(e *engine.Experts) C.mr_experts_desc {
+	return C.mr_experts_desc{
+		flags: flags(map[C.uint32_t]bool{
+			C.MR_EXPERTS_CHOICE_BIAS: e.ChoiceBias, C.MR_EXPERTS_RENORM: e.Renorm,
+			C.MR_EXPERTS_GROUP_BEST_TWO: e.GroupBestTwo, C.MR_EXPERTS_SHARED_GATE: e.SharedGate,
+		}),
+		count: n.i32("experts", e.Count), used: n.i32("experts used", e.Used), gating: C.int32_t(e.Gating),
+		groups: n.i32("groups of experts", e.Groups), groups_used: n.i32("groups used", e.GroupsUsed),
+		weight_scale: C.float(e.WeightScale), shared_width: n.i32("shared ffn", e.SharedWidth),
 	}
 }
 
@@ -172,8 +185,8 @@ func tensorDesc(d engine.TensorDesc) (C.mr_tensor_desc, error) {
 		role:        C.int32_t(d.Role), layer: n.i32("layer", d.Layer), _type: C.int32_t(d.Type),
 		ndims: n.i32("dims", len(d.Dims)),
 	}
-	if len(d.Dims) < 1 || len(d.Dims) > 2 {
-		return out, fmt.Errorf("tensor has %d dims, want 1 or 2: %w", len(d.Dims), engine.ErrInvalid)
+	if len(d.Dims) < 1 || len(d.Dims) > 3 {
+		return out, fmt.Errorf("tensor has %d dims, want 1 to 3: %w", len(d.Dims), engine.ErrInvalid)
 	}
 	for i, v := range d.Dims {
 		out.dims[i] = C.int64_t(v)

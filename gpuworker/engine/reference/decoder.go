@@ -232,6 +232,9 @@ func (s *Sequence) store(layer int, h []float64, n int) {
 }
 
 func (d *Decoder) feedForward(layer int, h []float64, n int) []float64 {
+	if d.desc.Layers[layer].MLP.Kind == engine.MLPExperts {
+		return d.mixture(layer, h, n)
+	}
 	gate := d.project(h, n, engine.RoleGate, false, 0, layer)
 	up := d.project(h, n, engine.RoleUp, false, 0, layer)
 	d.gated(layer, gate, up)

@@ -46,6 +46,7 @@ const (
 	maxRopes   = 16
 
 	maxInputWidth = 1 << 16
+	maxExperts    = 4096
 )
 
 // CheckModel refuses a description that no engine can run. The error names the wrong member. It
@@ -190,15 +191,49 @@ func (c *checker) shared(at string, d *engine.ModelDesc, index int) {
 func (c *checker) mlp(at string, m *engine.MLP) {
 	switch m.Kind {
 	case engine.MLPDense:
+		if m.Experts != (engine.Experts{}) {
+			c.invalid("%smlp is dense and has experts", at)
+		}
 	case engine.MLPExperts:
-		c.unsupported("%smlp is a mixture of experts", at)
+		c.experts(at, &m.Experts)
 	default:
-		c.invalid("%smlp kind is %d, want %d", at, m.Kind, engine.MLPDense)
+		c.invalid("%smlp kind is %d, want %d or %d", at, m.Kind, engine.MLPDense, engine.MLPExperts)
 	}
 	if m.Activation != engine.SiLU && m.Activation != engine.GELUTanh {
 		c.invalid("%sactivation is %d, want %d or %d", at, m.Activation, engine.SiLU, engine.GELUTanh)
 	}
 	c.between(at+"ffn", m.Width, 1, maxWidth)
+}
+
+func (c *checker) experts(at string, e *engine.Experts) {
+	c.between(at+"experts", e.Count, 1, maxExperts)
+	c.between(at+"experts used", e.Used, 1, e.Count)
+	if e.Gating != engine.GateSoftmax && e.Gating != engine.GateSigmoid {
+		c.invalid("%sgating is %d, want %d or %d", at, e.Gating, engine.GateSoftmax, engine.GateSigmoid)
+	}
+	c.between(at+"groups of experts", e.Groups, 0, e.Count)
+	c.notNegative(at+"weight scale", e.WeightScale)
+	c.between(at+"shared ffn", e.SharedWidth, 0, maxWidth)
+	if e.SharedGate && e.SharedWidth == 0 {
+		c.invalid("%sgates a shared expert and has none", at)
+	}
+	if c.err != nil {
+		return
+	}
+	if e.Groups == 0 {
+		if e.GroupsUsed != 0 || e.GroupBestTwo {
+			c.invalid("%suses groups of experts and has none", at)
+		}
+		return
+	}
+	c.between(at+"groups used", e.GroupsUsed, 1, e.Groups)
+	if e.Count%e.Groups != 0 {
+		c.invalid("%shas %d experts, which %d groups do not divide", at, e.Count, e.Groups)
+		return
+	}
+	if c.err == nil && e.Used > e.Count/e.Groups*e.GroupsUsed {
+		c.invalid("%suses %d experts, but %d groups of %d have fewer", at, e.Used, e.GroupsUsed, e.Count/e.Groups)
+	}
 }
 
 // CheckConfig refuses sizes of a runner that are out of range.

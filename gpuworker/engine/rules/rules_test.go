@@ -35,30 +35,42 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 		spoil func(*engine.ModelDesc)
 		want  string
 	}{
-		"no layers":                       {func(d *engine.ModelDesc) { d.Layers = nil }, "model layers is 0"},
-		"heads not divided":               {func(d *engine.ModelDesc) { d.Layers[1].Mixer.KVHeads = 3 }, "layer 1 has 4 heads, which 3 kv heads"},
-		"odd rope dims":                   {func(d *engine.ModelDesc) { d.Ropes[0].Dims = 7 }, "rope 0 dims is 7, want an even number"},
-		"more rope dims than head":        {func(d *engine.ModelDesc) { d.Ropes[0].Dims = 18 }, "layer 0 rotates 18 dims of heads of 16"},
-		"a rope base that is no number":   {func(d *engine.ModelDesc) { d.Ropes[0].Base = nan() }, "rope 0 base is NaN"},
-		"a rope scale of zero":            {func(d *engine.ModelDesc) { d.Ropes[0].Scale = 0 }, "rope 0 scale is 0"},
-		"a rope style that is unknown":    {func(d *engine.ModelDesc) { d.Ropes[0].Style = 2 }, "rope 0 style is 2"},
-		"too few divisors":                {func(d *engine.ModelDesc) { d.Ropes[0].Divisors = []float64{1} }, "rope 0 has 1 divisors, want 8"},
-		"a divisor of zero":               {func(d *engine.ModelDesc) { d.Ropes[0].Divisors = make([]float64, 8) }, "rope 0 divisor 0 is 0"},
-		"a rope that is not there":        {func(d *engine.ModelDesc) { d.Layers[0].Mixer.Rope = 1 }, "layer 0 rope is 1, want -1 to 0"},
-		"a negative eps":                  {func(d *engine.ModelDesc) { d.NormEps = -1 }, "norm eps is -1"},
-		"a cap that is no number":         {func(d *engine.ModelDesc) { d.LogitCap = nan() }, "logit cap is NaN"},
-		"a negative score cap":            {func(d *engine.ModelDesc) { d.Layers[0].Mixer.ScoreCap = -1 }, "layer 0 score cap is -1"},
-		"a negative width of inputs":      {func(d *engine.ModelDesc) { d.LayerInputWidth = -1 }, "layer input width is -1, want 0 to 65536"},
-		"a temperature of no length":      {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureScale = 0.1 }, "layer 0 has a temperature scale of 0.1 and a length of 0, want both"},
-		"a temperature that is no number": {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureScale = nan() }, "layer 0 temperature scale is NaN"},
-		"a length of no temperature":      {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureLength = 8 }, "a length of 8, want both"},
-		"a negative window":               {func(d *engine.ModelDesc) { d.Layers[0].Mixer.Window = -1 }, "layer 0 window is -1"},
-		"keys of a layer above":           {func(d *engine.ModelDesc) { d.Layers[0].Mixer.KVLayer = 1 }, "layer 0 kv layer is 1"},
-		"keys of another shape":           {func(d *engine.ModelDesc) { d.Layers[1].Mixer.KVLayer, d.Layers[1].Mixer.KVHeads = 1, 1 }, "layer 1 reads the keys of layer 0"},
-		"norms by head and by row":        {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.QKNorm, m.QKRowNorm = true, true }, "by head and by row"},
-		"an activation that is unknown":   {func(d *engine.ModelDesc) { d.Layers[1].MLP.Activation = 9 }, "layer 1 activation is 9"},
-		"an mlp without a width":          {func(d *engine.ModelDesc) { d.Layers[1].MLP.Width = 0 }, "layer 1 ffn is 0"},
-		"a kind of mixer that is unknown": {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
+		"no layers":                        {func(d *engine.ModelDesc) { d.Layers = nil }, "model layers is 0"},
+		"heads not divided":                {func(d *engine.ModelDesc) { d.Layers[1].Mixer.KVHeads = 3 }, "layer 1 has 4 heads, which 3 kv heads"},
+		"odd rope dims":                    {func(d *engine.ModelDesc) { d.Ropes[0].Dims = 7 }, "rope 0 dims is 7, want an even number"},
+		"more rope dims than head":         {func(d *engine.ModelDesc) { d.Ropes[0].Dims = 18 }, "layer 0 rotates 18 dims of heads of 16"},
+		"a rope base that is no number":    {func(d *engine.ModelDesc) { d.Ropes[0].Base = nan() }, "rope 0 base is NaN"},
+		"a rope scale of zero":             {func(d *engine.ModelDesc) { d.Ropes[0].Scale = 0 }, "rope 0 scale is 0"},
+		"a rope style that is unknown":     {func(d *engine.ModelDesc) { d.Ropes[0].Style = 2 }, "rope 0 style is 2"},
+		"too few divisors":                 {func(d *engine.ModelDesc) { d.Ropes[0].Divisors = []float64{1} }, "rope 0 has 1 divisors, want 8"},
+		"a divisor of zero":                {func(d *engine.ModelDesc) { d.Ropes[0].Divisors = make([]float64, 8) }, "rope 0 divisor 0 is 0"},
+		"a rope that is not there":         {func(d *engine.ModelDesc) { d.Layers[0].Mixer.Rope = 1 }, "layer 0 rope is 1, want -1 to 0"},
+		"a negative eps":                   {func(d *engine.ModelDesc) { d.NormEps = -1 }, "norm eps is -1"},
+		"a cap that is no number":          {func(d *engine.ModelDesc) { d.LogitCap = nan() }, "logit cap is NaN"},
+		"a negative score cap":             {func(d *engine.ModelDesc) { d.Layers[0].Mixer.ScoreCap = -1 }, "layer 0 score cap is -1"},
+		"a negative width of inputs":       {func(d *engine.ModelDesc) { d.LayerInputWidth = -1 }, "layer input width is -1, want 0 to 65536"},
+		"a temperature of no length":       {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureScale = 0.1 }, "layer 0 has a temperature scale of 0.1 and a length of 0, want both"},
+		"a temperature that is no number":  {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureScale = nan() }, "layer 0 temperature scale is NaN"},
+		"a length of no temperature":       {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureLength = 8 }, "a length of 8, want both"},
+		"a negative window":                {func(d *engine.ModelDesc) { d.Layers[0].Mixer.Window = -1 }, "layer 0 window is -1"},
+		"keys of a layer above":            {func(d *engine.ModelDesc) { d.Layers[0].Mixer.KVLayer = 1 }, "layer 0 kv layer is 1"},
+		"keys of another shape":            {func(d *engine.ModelDesc) { d.Layers[1].Mixer.KVLayer, d.Layers[1].Mixer.KVHeads = 1, 1 }, "layer 1 reads the keys of layer 0"},
+		"norms by head and by row":         {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.QKNorm, m.QKRowNorm = true, true }, "by head and by row"},
+		"an activation that is unknown":    {func(d *engine.ModelDesc) { d.Layers[1].MLP.Activation = 9 }, "layer 1 activation is 9"},
+		"an mlp without a width":           {func(d *engine.ModelDesc) { d.Layers[1].MLP.Width = 0 }, "layer 1 ffn is 0"},
+		"experts in a dense mlp":           {func(d *engine.ModelDesc) { d.Layers[1].MLP.Experts.Count = 4 }, "layer 1 mlp is dense and has experts"},
+		"no experts":                       {experts(func(e *engine.Experts) { e.Count = 0 }), "layer 1 experts is 0"},
+		"more experts than are counted":    {experts(func(e *engine.Experts) { e.Count = 1 << 20 }), "layer 1 experts is 1048576"},
+		"no experts used":                  {experts(func(e *engine.Experts) { e.Used = 0 }), "layer 1 experts used is 0"},
+		"more experts used than there are": {experts(func(e *engine.Experts) { e.Used = 9 }), "layer 1 experts used is 9"},
+		"a gating that is unknown":         {experts(func(e *engine.Experts) { e.Gating = 2 }), "layer 1 gating is 2"},
+		"groups that do not divide":        {experts(func(e *engine.Experts) { e.Groups, e.GroupsUsed = 3, 1 }), "layer 1 has 8 experts, which 3 groups"},
+		"no groups used":                   {experts(func(e *engine.Experts) { e.Groups = 2 }), "layer 1 groups used is 0"},
+		"groups used and none there":       {experts(func(e *engine.Experts) { e.GroupsUsed = 1 }), "layer 1 uses groups of experts and has none"},
+		"groups of too few experts":        {experts(func(e *engine.Experts) { e.Groups, e.GroupsUsed, e.Used = 4, 1, 3 }), "layer 1 uses 3 experts, but 1 groups of 2"},
+		"a weight scale that is no number": {experts(func(e *engine.Experts) { e.WeightScale = nan() }), "layer 1 weight scale"},
+		"a gate without a shared expert":   {experts(func(e *engine.Experts) { e.SharedGate = true }), "layer 1 gates a shared expert"},
+		"a kind of mixer that is unknown":  {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := desc().Model()
@@ -74,7 +86,6 @@ func TestBlocksThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	for want, spoil := range map[string]func(*engine.ModelDesc){
 		"layer 1 mixer is latent attention":            func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
 		"layer 0 mixer is a gated delta rule":          func(d *engine.ModelDesc) { d.Layers[0].Mixer.Kind = engine.MixDelta },
-		"layer 1 mlp is a mixture of experts":          func(d *engine.ModelDesc) { d.Layers[1].MLP.Kind = engine.MLPExperts },
 		"layer 0 value dim is 8 and key dim 16, which": func(d *engine.ModelDesc) { d.Layers[0].Mixer.ValueDim = 8 },
 	} {
 		d := desc().Model()
@@ -82,6 +93,15 @@ func TestBlocksThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		err := CheckModel(&d)
 		require.ErrorIs(t, err, engine.ErrUnsupported)
 		require.ErrorContains(t, err, want)
+	}
+}
+
+// experts spoils the experts of a legal mixture in layer 1.
+func experts(spoil func(*engine.Experts)) func(*engine.ModelDesc) {
+	return func(d *engine.ModelDesc) {
+		m := &d.Layers[1].MLP
+		m.Kind, m.Experts = engine.MLPExperts, engine.Experts{Count: 8, Used: 2}
+		spoil(&m.Experts)
 	}
 }
 

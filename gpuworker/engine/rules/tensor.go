@@ -40,8 +40,8 @@ func TensorSize(d engine.TensorDesc) (uint64, error) {
 	switch {
 	case !ok:
 		return 0, fmt.Errorf("tensor type %d: %w", d.Type, engine.ErrUnsupported)
-	case len(d.Dims) < 1 || len(d.Dims) > 2:
-		return 0, fmt.Errorf("%s has %d dims, want 1 or 2: %w", Name(d.Role, d.Layer), len(d.Dims), engine.ErrInvalid)
+	case len(d.Dims) < 1 || len(d.Dims) > 3:
+		return 0, fmt.Errorf("%s has %d dims, want 1 to 3: %w", Name(d.Role, d.Layer), len(d.Dims), engine.ErrInvalid)
 	}
 	elements := uint64(1)
 	for _, n := range d.Dims {

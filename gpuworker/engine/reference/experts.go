@@ -1,0 +1,151 @@
+package reference
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// Routed is an expert that a row uses.
+type Routed struct {
+	Expert int
+	Weight float64
+}
+
+// leastWeights is the least sum by which weights are divided.
+const leastWeights = 1e-20
+
+// Route returns the experts of a row by ascending id, from the router's logits and the choice bias, nil if
+// there is none. NaN in a logit gives the first experts with weights of NaN.
+func Route(logits, bias []float64, e *engine.Experts) []Routed {
+	weights := gating(logits, e.Gating)
+	scores := slices.Clone(weights)
+	addTo(scores, bias)
+	var ids []int
+	if slices.ContainsFunc(scores, math.IsNaN) {
+		for id := range e.Used {
+			ids = append(ids, id)
+			weights[id] = math.NaN()
+		}
+	} else {
+		ids = best(allowed(scores, e), e.Used, func(id int) float64 { return scores[id] })
+	}
+	slices.Sort(ids)
+	sum := 0.0
+	for _, id := range ids {
+		sum += weights[id]
+	}
+	factor := 1.0
+	if e.Renorm {
+		factor = 1 / max(sum, leastWeights)
+	}
+	if e.WeightScale != 0 {
+		factor *= float64(e.WeightScale)
+	}
+	var out []Routed
+	for _, id := range ids {
+		out = append(out, Routed{id, weights[id] * factor})
+	}
+	return out
+}
+
+func gating(logits []float64, kind engine.Gating) []float64 {
+	if kind == engine.GateSoftmax {
+		return Softmax(logits)
+	}
+	out := make([]float64, len(logits))
+	for i, v := range logits {
+		out[i] = Sigmoid(v)
+	}
+	return out
+}
+
+// allowed returns the experts of the best groups, or all without groups.
+func allowed(scores []float64, e *engine.Experts) []int {
+	all := make([]int, e.Count)
+	for i := range all {
+		all[i] = i
+	}
+	if e.Groups == 0 {
+		return all
+	}
+	size := e.Count / e.Groups
+	groups := make([]int, e.Groups)
+	for i := range groups {
+		groups[i] = i
+	}
+	score := func(group int) float64 {
+		own := slices.Clone(scores[group*size : (group+1)*size])
+		slices.SortFunc(own, func(a, b float64) int { return cmp.Compare(b, a) })
+		if e.GroupBestTwo && size > 1 {
+			return own[0] + own[1]
+		}
+		return own[0]
+	}
+	var out []int
+	for _, group := range best(groups, e.GroupsUsed, score) {
+		out = append(out, all[group*size:(group+1)*size]...)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// best returns the n ids of the greatest scores; of equal ones the lowest ids.
+func best(ids []int, n int, score func(int) float64) []int {
+	sorted := slices.Clone(ids)
+	slices.SortStableFunc(sorted, func(a, b int) int { return cmp.Compare(score(b), score(a)) })
+	return sorted[:n]
+}
+
+// Sigmoid returns 1 / (1 + exp(-a)).
+func Sigmoid(a float64) float64 { return 1 / (1 + math.Exp(-a)) }
+
+// mixture is the branch of experts of n rows h.
+func (d *Decoder) mixture(layer int, h []float64, n int) []float64 {
+	e, hidden := &d.desc.Layers[layer].MLP.Experts, d.desc.Hidden
+	logits := d.project(h, n, engine.RoleRouter, false, 0, layer)
+	bias := d.tensors[name{engine.RoleChoiceBias, layer}]
+	out := make([]float64, n*hidden)
+	for i := range n {
+		x := h[i*hidden : (i+1)*hidden]
+		for _, c := range Route(logits[i*e.Count:(i+1)*e.Count], bias, e) {
+			for j, v := range d.expert(layer, c.Expert, x) {
+				out[i*hidden+j] += c.Weight * v
+			}
+		}
+	}
+	if e.SharedWidth > 0 {
+		addTo(out, d.sharedExpert(layer, h, n))
+	}
+	return out
+}
+
+// expert returns what one expert returns for one row.
+func (d *Decoder) expert(layer, id int, x []float64) []float64 {
+	hidden, width := d.desc.Hidden, d.desc.Layers[layer].MLP.Width
+	of := func(role engine.Role) []float64 {
+		return d.tensors[name{role, layer}][id*hidden*width : (id+1)*hidden*width]
+	}
+	gate := Matmul(of(engine.RoleExpertGate), x, 1, width, hidden)
+	d.gated(layer, gate, Matmul(of(engine.RoleExpertUp), x, 1, width, hidden))
+	return Matmul(of(engine.RoleExpertDown), gate, 1, hidden, width)
+}
+
+func (d *Decoder) sharedExpert(layer int, h []float64, n int) []float64 {
+	gate := d.project(h, n, engine.RoleSharedGate, false, 0, layer)
+	d.gated(layer, gate, d.project(h, n, engine.RoleSharedUp, false, 0, layer))
+	out := d.project(gate, n, engine.RoleSharedDown, false, 0, layer)
+	if !d.desc.Layers[layer].MLP.Experts.SharedGate {
+		return out
+	}
+	hidden, router := d.desc.Hidden, d.tensors[name{engine.RoleSharedRouter, layer}]
+	for i := range n {
+		weight := Sigmoid(dot(router, h[i*hidden:(i+1)*hidden]))
+		for j := range hidden {
+			out[i*hidden+j] *= weight
+		}
+	}
+	return out
+}
