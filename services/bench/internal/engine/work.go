@@ -7,7 +7,7 @@ import (
 )
 
 // Work is the operations of a token in one model. A multiply-add counts two, and only matrix
-// weights count: two for each weight and token, those of the head only for positions that are
+// weights count: two for each weight and token, of experts only those that a token uses, of the head only for positions that are
 // sampled.
 type Work struct {
 	token  device.Ops // of one position through all layers
@@ -19,10 +19,13 @@ type Work struct {
 func WorkOf(m *arch.Model) Work {
 	var w Work
 	for _, b := range m.Bindings {
-		if len(b.Desc.Dims) != 2 {
+		if len(b.Desc.Dims) < 2 {
 			continue
 		}
 		ops := 2 * float64(b.Desc.Dims[0]) * float64(b.Desc.Dims[1])
+		if len(b.Desc.Dims) == 3 {
+			ops *= float64(m.Desc.Layers[b.Desc.Layer].MLP.Experts.Used)
+		}
 		switch kind := kindOf(b.Desc.Type); b.Desc.Role {
 		case engine.RoleOutput:
 			w.sample[kind] += ops
