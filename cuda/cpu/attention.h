@@ -42,6 +42,8 @@ struct AttentionArgs {
   float scale;
   float cap;               // scores become cap * tanh(score / cap); 0 = no cap
   const int32_t* first;    // the first key that each row sees: < visible, ascending; null = 0
+  const float* sinks;      // (heads of the kv head): one more score of each, whose value is nothing; null = none
+  int32_t group;           // query heads of the kv head; row r is of head r % group
   KvLayout layout;
   int32_t kv_head;
   const int32_t* blocks;   // block table of the sequence

@@ -50,9 +50,22 @@ void begin_rows(const ChunkRecord& all, const ChunkRecord& one, int32_t begin, i
   }
 }
 
+// Takes the sink of each row into account, as a last chunk whose value is nothing.
+void merge_sinks(const AttentionArgs& a, const ChunkRecord& all) {
+  for (int32_t r = 0; r < a.rows; ++r) {
+    const float sink = a.sinks[r % a.group], merged = sink > all.top[r] ? sink : all.top[r];
+    const float share = decay(all.top[r], merged);
+    all.weight[r] = all.weight[r] * share + decay(sink, merged);
+    all.top[r] = merged;
+    float* const sum = all.sum + r * a.layout.padded_dim;
+    for (int64_t d = 0; d < a.layout.padded_dim; d += W) store(sum + d, load(sum + d) * splat(share));
+  }
+}
+
 // The rows' outputs, when `all` has seen all of theirs.
 void give_rows(const AttentionArgs& a, const ChunkRecord& all) {
   const int64_t dim = a.layout.padded_dim;
+  if (a.sinks != nullptr) merge_sinks(a, all);
   for (int32_t r = 0; r < a.rows; ++r) {
     const VF divisor = splat(all.weight[r] == 0 ? 1.0f : all.weight[r]);
     int32_t d = 0;

@@ -230,7 +230,7 @@ MR_INLINE uint8_t bias_of(int32_t type) {
   switch (type) {
     case type_q8_0: case type_iq4_nl: case type_iq4_xs: case type_iq3_xxs: case type_iq3_s: case type_iq2_xxs: return 128;
     case type_q4_0: return 8;
-    case type_q5_0: return 16;
+    case type_q5_0: case type_mxfp4: return 16;
     case type_q3_k: case type_q6_k: return 32;
     case type_iq2_xs: case type_iq2_s: return 64;
     default: return 0;

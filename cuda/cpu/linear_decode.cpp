@@ -119,6 +119,9 @@ void decode_block(int32_t type, const uint8_t* p, float* out) {
     case type_iq4_nl:
       for (int i = 0; i < 32; ++i) out[i] = float(iq4_nl_values[nibble(p + 2, i)]) * f16(p);
       return;
+    case type_mxfp4:
+      for (int i = 0; i < 32; ++i) out[i] = float(mxfp4_values[nibble(p + 1, i)]) * mxfp4_scales.of[p[0]];
+      return;
     case type_q4_1:
       for (int i = 0; i < 32; ++i) out[i] = float(nibble(p + 4, i)) * f16(p) + f16(p + 2);
       return;

@@ -67,6 +67,10 @@ MR_INLINE void expand_simple(const uint8_t* group, int64_t n, Expanded& e) {
           low[v] = table_of(iq4_nl_values, 128, low[v]);
           high[v] = table_of(iq4_nl_values, 128, high[v]);
         }
+        if constexpr (type == type_mxfp4) {
+          low[v] = table_of(mxfp4_values, 16, low[v]);
+          high[v] = table_of(mxfp4_values, 16, high[v]);
+        }
       }
       if constexpr (fifths) {
         const u8v h = load_as<u8v>(bits + b * 64 + at);
@@ -88,6 +92,10 @@ MR_INLINE void expand_simple(const uint8_t* group, int64_t n, Expanded& e) {
     }
   }
   if constexpr (fifths) p += n * 64;
+  if constexpr (type == type_mxfp4) {
+    for (int64_t i = 0; i < n * panel_rows; ++i) e.d[i / panel_rows][i % panel_rows] = mxfp4_scales.of[p[i]];
+    return;
+  }
   halves(p, n, e.d);
   if constexpr (type == type_q4_1 || type == type_q5_1) halves(p + n * 32, n, e.m);
 }
@@ -286,6 +294,7 @@ MR_INLINE const uint8_t* expand(int32_t type, const uint8_t* group, int64_t n, E
     case type_q5_0: expand_simple<type_q5_0>(group, n, e); break;
     case type_q5_1: expand_simple<type_q5_1>(group, n, e); break;
     case type_iq4_nl: expand_simple<type_iq4_nl>(group, n, e); break;
+    case type_mxfp4: expand_simple<type_mxfp4>(group, n, e); break;
     case type_q2_k: expand_q2_k(group, e); break;
     case type_q3_k: expand_q3_k(group, e); break;
     case type_q4_k: expand_q4_k(group, e); break;

@@ -45,6 +45,7 @@ constexpr Format formats[] = {
     {type_q8_0, 32, 34, quant_group, 0x80, 2, {{2, 32, 4}, {0, 2, 2}}},
     {type_q4_0, 32, 18, quant_group, 0, 2, {{2, 16, 4}, {0, 2, 2}}},
     {type_iq4_nl, 32, 18, quant_group, 0, 2, {{2, 16, 4}, {0, 2, 2}}},
+    {type_mxfp4, 32, 17, quant_group, 0, 2, {{1, 16, 4}, {0, 1, 1}}},
     {type_q4_1, 32, 20, quant_group, 0, 3, {{4, 16, 4}, {0, 2, 2}, {2, 2, 2}}},
     {type_q5_0, 32, 22, quant_group, 0, 3, {{6, 16, 4}, {2, 4, 4, true}, {0, 2, 2}}},
     {type_q5_1, 32, 24, quant_group, 0, 4, {{8, 16, 4}, {4, 4, 4, true}, {0, 2, 2}, {2, 2, 2}}},
@@ -127,6 +128,18 @@ struct Layout {
 
 // The sixteen values of IQ4_NL and IQ4_XS.
 constexpr int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// Twice the values of MXFP4, whose scale is half of 2^(e - 127) for the byte e.
+constexpr int8_t mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+struct HalvedPowers {
+  float of[256];
+  constexpr HalvedPowers() : of() {
+    of[0] = 0x1p-128f;
+    for (int e = 1; e < 256; ++e) of[e] = 2 * of[e - 1];
+  }
+};
+constexpr HalvedPowers mxfp4_scales;
 
 // What a code of linear_codes.h stands for. IQ2 has codes of three bits; no block has a magnitude of 3.
 constexpr int8_t iq3_xxs_values[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};

@@ -31,7 +31,9 @@ constexpr Role kRoles[MR_ROLE_COUNT] = {
     {"layer_input_gate", true, false}, {"layer_input_down", true, false}, {"layer_input_end_norm", true, true},
     {"router", true, false},           {"choice_bias", true, true},   {"expert_gate", true, false, true},
     {"expert_up", true, false, true},  {"expert_down", true, false, true}, {"shared_router", true, true},
-    {"shared_gate", true, false},      {"shared_up", true, false},    {"shared_down", true, false}};
+    {"shared_gate", true, false},      {"shared_up", true, false},    {"shared_down", true, false},
+    {"attn_sinks", true, true},        {"router_bias", true, true},   {"expert_gate_bias", true, true, true},
+    {"expert_up_bias", true, true, true}, {"expert_down_bias", true, true, true}};
 
 // Checker names a member by its place, such as "layer 3 ", and its own name.
 struct Checker {
@@ -166,7 +168,7 @@ void check_mlp(const mr_mlp_desc& m, const mr_experts_desc& e, int32_t index) {
   else if (has_experts(e)) fail(MR_INVALID_ARGUMENT, "model %smlp is dense and has experts", at);
   if ((m.flags & ~uint32_t{MR_MLP_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smlp has unknown flags 0x%x", at, m.flags);
   check.reserved(m.reserved);
-  check.range("activation", m.activation, MR_ACT_SILU, MR_ACT_GELU_TANH);
+  check.range("activation", m.activation, MR_ACT_SILU, MR_ACT_CLAMPED);
   check.range("ffn", m.width, 1, kMostWidth);
 }
 
@@ -251,6 +253,11 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
     case MR_ROLE_SHARED_GATE:
     case MR_ROLE_SHARED_UP:
     case MR_ROLE_SHARED_DOWN: return shared;
+    case MR_ROLE_SINKS: return mixer(MR_MIX_SINKS);
+    case MR_ROLE_ROUTER_BIAS: return (l.experts.flags & MR_EXPERTS_ROUTER_BIAS) != 0;
+    case MR_ROLE_EXPERT_GATE_BIAS:
+    case MR_ROLE_EXPERT_UP_BIAS:
+    case MR_ROLE_EXPERT_DOWN_BIAS: return (l.experts.flags & MR_EXPERTS_BIAS) != 0;
     default: return true;
   }
 }
@@ -298,6 +305,11 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
     case MR_ROLE_SHARED_GATE:
     case MR_ROLE_SHARED_UP: return set(hidden, shared);
     case MR_ROLE_SHARED_DOWN: return set(shared, hidden);
+    case MR_ROLE_SINKS: return set(m.heads, 1);
+    case MR_ROLE_ROUTER_BIAS: return set(experts, 1);
+    case MR_ROLE_EXPERT_GATE_BIAS:
+    case MR_ROLE_EXPERT_UP_BIAS: return set(width, experts);
+    case MR_ROLE_EXPERT_DOWN_BIAS: return set(hidden, experts);
     default: return set(hidden, 1);  // norms, the bias of O and the router of a shared expert
   }
 }
@@ -309,23 +321,50 @@ std::string tensor_name(int32_t role, int32_t layer) {
   return name;
 }
 
+const char* weight_type_name(int32_t type) {
+  switch (type) {
+    case type_f32: return "F32";
+    case type_f16: return "F16";
+    case type_bf16: return "BF16";
+    case type_q8_0: return "Q8_0";
+    case type_q4_0: return "Q4_0";
+    case type_q4_1: return "Q4_1";
+    case type_q5_0: return "Q5_0";
+    case type_q5_1: return "Q5_1";
+    case type_q2_k: return "Q2_K";
+    case type_q3_k: return "Q3_K";
+    case type_q4_k: return "Q4_K";
+    case type_q5_k: return "Q5_K";
+    case type_q6_k: return "Q6_K";
+    case type_iq4_nl: return "IQ4_NL";
+    case type_iq4_xs: return "IQ4_XS";
+    case type_iq3_xxs: return "IQ3_XXS";
+    case type_iq3_s: return "IQ3_S";
+    case type_iq2_xxs: return "IQ2_XXS";
+    case type_iq2_xs: return "IQ2_XS";
+    case type_iq2_s: return "IQ2_S";
+    case type_mxfp4: return "MXFP4";
+    default: return "unknown";
+  }
+}
+
 uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
   if (!known_role(tensor.role))
     fail(MR_INVALID_ARGUMENT, "tensor role is %d: want 0 to %d", tensor.role, MR_ROLE_COUNT - 1);
   const std::string name = tensor_name(tensor.role, tensor.layer);
-  if (is_vector(tensor.role)) {
+  const bool vector = is_vector(tensor.role), stack = is_stack(tensor.role);
+  const int32_t ndims = (vector ? 1 : 2) + (stack ? 1 : 0);
+  if (tensor.ndims != ndims) fail(MR_INVALID_ARGUMENT, "%s has %d dims: want %d", name.c_str(), tensor.ndims, ndims);
+  const long long count = stack ? tensor.dims[ndims - 1] : 1;
+  if (count < 1 || count > kMostExperts) fail(MR_INVALID_ARGUMENT, "%s has a last dim of %lld: want 1 to %d", name.c_str(), count, kMostExperts);
+  if (vector) {
     if (tensor.type != type_f32)
       fail(MR_INVALID_ARGUMENT, "%s has ggml type %d: want 0 (F32)", name.c_str(), tensor.type);
-    if (tensor.ndims != 1) fail(MR_INVALID_ARGUMENT, "%s has %d dims: want 1", name.c_str(), tensor.ndims);
     if (tensor.dims[0] < 1 || tensor.dims[0] > int64_t{1} << 40)
       fail(MR_INVALID_ARGUMENT, "%s has %lld elements", name.c_str(), static_cast<long long>(tensor.dims[0]));
-    return static_cast<uint64_t>(tensor.dims[0]) * sizeof(float);
+    return static_cast<uint64_t>(tensor.dims[0]) * static_cast<uint64_t>(count) * sizeof(float);
   }
-  const bool stack = is_stack(tensor.role);
-  if (tensor.ndims != (stack ? 3 : 2))
-    fail(MR_INVALID_ARGUMENT, "%s has %d dims: want %d", name.c_str(), tensor.ndims, stack ? 3 : 2);
-  const long long in = tensor.dims[0], out = tensor.dims[1], count = stack ? tensor.dims[2] : 1;
-  if (count < 1 || count > kMostExperts) fail(MR_INVALID_ARGUMENT, "%s has %lld matrices: want 1 to %d", name.c_str(), count, kMostExperts);
+  const long long in = tensor.dims[0], out = tensor.dims[1];
   if (in < 1 || out < 1 || !supported(tensor.type, in))
     fail(MR_INVALID_ARGUMENT, "%s is (%lld, %lld) of ggml type %d: no type this engine runs, or rows that are not whole blocks",
          name.c_str(), in, out, tensor.type);
@@ -346,14 +385,13 @@ void check_tensor(const Description& desc, const mr_tensor_desc& tensor) {
   if (!has_role(desc, tensor.role, layer)) fail(MR_INVALID_ARGUMENT, "a model of this description has no %s", name.c_str());
   int64_t want[3];
   role_dims(desc, tensor.role, layer, want);
-  const int64_t out = is_vector(tensor.role) ? 1 : tensor.dims[1], count = is_stack(tensor.role) ? tensor.dims[2] : 1;
-  if (tensor.dims[0] != want[0] || out != want[1] || count != want[2]) {
-    const auto text = [&](int64_t a, int64_t b, int64_t c) {
-      return "(" + std::to_string(a) + ", " + std::to_string(b) + (is_stack(tensor.role) ? ", " + std::to_string(c) : "") + ")";
-    };
-    fail(MR_INVALID_ARGUMENT, "%s is %s: want %s", name.c_str(), text(tensor.dims[0], out, count).c_str(),
-         text(want[0], want[1], want[2]).c_str());
-  }
+  const auto text = [&](const int64_t (&dims)[3]) {
+    std::string out = "(";
+    for (int32_t i = 0; i < tensor.ndims; ++i) out += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
+    return out + ")";
+  };
+  if (!std::equal(want, want + tensor.ndims, tensor.dims))
+    fail(MR_INVALID_ARGUMENT, "%s is %s: want %s", name.c_str(), text(tensor.dims).c_str(), text(want).c_str());
 }
 
 }  // namespace mr

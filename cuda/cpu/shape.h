@@ -56,8 +56,8 @@ float attention_scale(const mr_mixer_desc& m);
 
 bool known_role(int32_t role);
 bool in_layer(int32_t role);   // a tensor of layers, or of the model
-bool is_vector(int32_t role);  // F32 of one dimension
-bool is_stack(int32_t role);   // of matrices, one for each expert; what is neither is one matrix
+bool is_vector(int32_t role);  // a vector, or a stack of vectors, of F32; else a matrix or a stack of them
+bool is_stack(int32_t role);   // one for each expert: one dimension more
 // The layer is ignored for roles outside the layers.
 bool has_role(const Description& desc, int32_t role, int32_t layer);
 // Dims that a role does not have are 1.
@@ -65,6 +65,9 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
 
 // "attn_q of layer 3", "output_norm".
 std::string tensor_name(int32_t role, int32_t layer);
+
+// ggml's name of a weight type, or "unknown".
+const char* weight_type_name(int32_t type);
 
 // Bytes of the tensor's data in a file. Throws INVALID_ARGUMENT if the role is unknown, or if a tensor of this role cannot
 // have the type, or the number or size of the dims.

@@ -132,6 +132,9 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
   args.scale = attention_scale(m);
   args.cap = m.score_cap;
   args.first = own.first;
+  args.sinks = model_->layer(index).sinks;
+  if (args.sinks != nullptr) args.sinks += int64_t{kv_head} * group;
+  args.group = group;
   args.layout = kv_.layout(index);
   args.kv_head = kv_head;
   args.blocks = plan.block_ids.data() + plan.segments[static_cast<size_t>(tile.segment)].block_offset;

@@ -43,9 +43,11 @@ void StepForward::route_rows(int32_t index, const float* h) {
              begin_of(*l.expert_gate, 0));
   });
   phase((tokens_ + kTokensATask - 1) / kTokensATask, [](int) {}, [&](int64_t task, int thread) {
-    for (int64_t t = task * kTokensATask; t < std::min(tokens_, (task + 1) * kTokensATask); ++t)
-      route(ops_, e, l.choice_bias, space_.router_logits + t * e.count, space_.threads[static_cast<size_t>(thread)].route,
-            space_.routed + t * e.used);
+    for (int64_t t = task * kTokensATask; t < std::min(tokens_, (task + 1) * kTokensATask); ++t) {
+      float* const logits = space_.router_logits + t * e.count;
+      if (l.router_bias != nullptr) ops_.add(logits, l.router_bias, e.count, logits);
+      route(ops_, e, l.choice_bias, logits, space_.threads[static_cast<size_t>(thread)].route, space_.routed + t * e.used);
+    }
   });
 }
 
@@ -95,7 +97,7 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
       if (activation_kind(isa_, l.expert_up->type) != activation_kind(isa_, l.expert_gate->type)) prepare_for(*l.expert_up, i, row, from);
     }
   });
-  const auto gated = desc_.mlp(index).activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
+  const auto gated = gated_by(desc_.mlp(index).activation);
   const ExpertCut gates(*l.expert_gate, active, task_panels(active * panels(width)));
   phase(gates.tasks, [](int) {}, [&](int64_t task, int thread) {
     const auto [i, p0, p1] = gates.at(task);
@@ -105,8 +107,14 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
     const int64_t row = p0 * panel_rows, n = std::min(width, p1 * panel_rows) - row, ld = gates.chunk * panel_rows;
     multiply(isa_, gate, prepared(gate, i), x.rows, own.panel[0] - row, ld, p0, p1, begin_of(up, p0));
     multiply(isa_, up, prepared(up, i), x.rows, own.panel[1] - row, ld, p0, p1, begin_of(l.expert_down[x.expert], 0));
-    for (int64_t r = 0; r < x.rows; ++r)
-      gated(own.panel[0] + r * ld, own.panel[1] + r * ld, n, space_.expert_ffn + (x.first + r) * width + row);
+    for (int64_t r = 0; r < x.rows; ++r) {
+      float *const a = own.panel[0] + r * ld, *const b = own.panel[1] + r * ld;
+      if (l.expert_gate_bias != nullptr) {
+        ops_.add(a, l.expert_gate_bias + x.expert * width + row, n, a);
+        ops_.add(b, l.expert_up_bias + x.expert * width + row, n, b);
+      }
+      gated(a, b, n, space_.expert_ffn + (x.first + r) * width + row);
+    }
   });
   phase(active, [](int) {}, [&](int64_t i, int) {
     const ActiveExpert& x = active_[static_cast<size_t>(i)];
@@ -124,8 +132,10 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
     for (int64_t t = first + task * kTokensATask; t < std::min(last, first + (task + 1) * kTokensATask); ++t) {
       float* const sum = space_.branch + t * hidden;
       for (int32_t c = 0; c < e.used; ++c) {
+        const RoutedExpert routed = space_.routed[t * e.used + c];
         float* const out = space_.expert_out + int64_t{space_.row_of[(t - first) * e.used + c]} * hidden;
-        ops_.scale(out, space_.routed[t * e.used + c].weight, hidden, c == 0 ? sum : out);
+        if (l.expert_down_bias != nullptr) ops_.add(out, l.expert_down_bias + routed.expert * hidden, hidden, out);
+        ops_.scale(out, routed.weight, hidden, c == 0 ? sum : out);
         if (c > 0) ops_.add(sum, out, hidden, sum);
       }
     }

@@ -224,7 +224,7 @@ void StepForward::finish_branch(const float* end_norm) {
 void StepForward::gated_product(const float* x, const float* norm, const Matrix& gate, const Matrix& up, int32_t activation, const Cut& cut,
                                 const Cut& then) {
   const int64_t ld = cut.chunk * panel_rows, width = gate.out;
-  const auto gated = activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
+  const auto gated = gated_by(activation);
   const Cut both({&gate, &up}, cut.chunk);
   with_prepared(x, desc_.hidden, norm, both, cut.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     const auto& own = space_.threads[static_cast<size_t>(thread)];
@@ -281,7 +281,7 @@ void StepForward::add_layer_input(int32_t index, const Cut& gate, const Cut& the
   const Layer& l = model_->layer(index);
   const int64_t ld = gate.chunk * panel_rows, width = desc_.layer_input_width;
   const float* const inputs = space_.layer_inputs + index * width;
-  const auto gated = desc_.mlp(index).activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
+  const auto gated = gated_by(desc_.mlp(index).activation);
   const Cut down = cut(l.input_down);
   with_prepared(space_.x, desc_.hidden, nullptr, gate, gate.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];

@@ -84,6 +84,9 @@ class StepForward {
   void gated_product(const float* x, const float* norm, const Matrix& gate, const Matrix& up, int32_t activation, const Cut& cut,
                      const Cut& then);
   void finish_branch(const float* end_norm);
+  auto gated_by(int32_t activation) const {
+    return activation == MR_ACT_GELU_TANH ? ops_.geglu : activation == MR_ACT_CLAMPED ? ops_.clamped_glu : ops_.swiglu;
+  }
   void mixture(int32_t index, const Cut& then);
   void route_rows(int32_t index, const float* h);
   void gather_rows(const mr_experts_desc& e, int64_t first, int64_t last);

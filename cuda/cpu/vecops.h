@@ -23,6 +23,8 @@ struct VecOps {
   void (*swiglu)(const float* a, const float* b, int64_t n, float* out);
   // out = gelu(a) * b, where gelu(a) = a / (1 + exp(-2 sqrt(2/pi) (a + 0.044715 a^3))); out may be an input.
   void (*geglu)(const float* a, const float* b, int64_t n, float* out);
+  // out = y / (1 + exp(-1.702 y)) * (1 + max(-7, min(b, 7))) of y = min(a, 7); out may be an input.
+  void (*clamped_glu)(const float* a, const float* b, int64_t n, float* out);
   // out = limit * tanh(a / limit), at most 1e-6 * limit off; out may be a.
   void (*cap)(const float* a, float limit, int64_t n, float* out);
   void (*add)(const float* a, const float* b, int64_t n, float* out);

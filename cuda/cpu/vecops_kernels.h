@@ -25,11 +25,18 @@ MR_INLINE VF silu_of(VF a) { return a / (1.0f + exp(-a)); }
 // 2 sqrt(2/pi) = 1.5957692
 MR_INLINE VF gelu_of(VF a) { return a / (1.0f + exp(-1.5957691216f * (a + 0.044715f * a * a * a))); }
 
+MR_INLINE VF clamp_swish_of(VF a) {
+  const VF y = choose(a > splat(7), splat(7), a);
+  return y / (1.0f + exp(-1.702f * y));
+}
+MR_INLINE VF clamp_up_of(VF b) { return choose(b > splat(7), splat(7), choose(b < splat(-7), splat(-7), b)); }  // NaN stays
+
 // Named functions rather than lambdas: a lambda without captures also becomes a plain function, which GCC compiles
 // without the path's instructions.
 struct Silu { MR_INLINE VF operator()(VF x) const { return silu_of(x); } };
 struct Swiglu { MR_INLINE VF operator()(VF x, VF y) const { return silu_of(x) * y; } };
 struct Geglu { MR_INLINE VF operator()(VF x, VF y) const { return gelu_of(x) * y; } };
+struct ClampedGlu { MR_INLINE VF operator()(VF x, VF y) const { return clamp_swish_of(x) * (1.0f + clamp_up_of(y)); } };
 struct Add { MR_INLINE VF operator()(VF x, VF y) const { return x + y; } };
 struct Mul { MR_INLINE VF operator()(VF x, VF y) const { return x * y; } };
 struct Exp { MR_INLINE VF operator()(VF x) const { return exp(x); } };
@@ -37,6 +44,7 @@ struct Exp { MR_INLINE VF operator()(VF x) const { return exp(x); } };
 void silu(const float* a, int64_t n, float* out) { map(a, n, out, Silu{}); }
 void swiglu(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Swiglu{}); }
 void geglu(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Geglu{}); }
+void clamped_glu(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, ClampedGlu{}); }
 void add(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Add{}); }
 void mul(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Mul{}); }
 void exp_row(const float* a, int64_t n, float* out) { map(a, n, out, Exp{}); }

@@ -18,7 +18,7 @@ extern const VecOps vec_ops_avx512;
 namespace {
 
 constexpr VecOps table() {
-  return VecOps{rms_norm, softmax,      silu,          swiglu,  geglu,         cap,         add,     mul,     scale,   exp_row,
+  return VecOps{rms_norm, softmax,      silu,          swiglu,  geglu,         clamped_glu,   cap,         add,     mul,     scale,   exp_row,
                 rope,     kv_store,     attend,        attend_chunks, merge_chunks, kTileRows, greatest, find_greater,
                 find_at_least, sum_exp, count_greater, count_equal, weights, mass_at_least, mask};
 }

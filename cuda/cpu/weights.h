@@ -46,6 +46,11 @@ struct LayerWeights {
   Matrix shared_gate = {};               // (hidden, shared_width)
   Matrix shared_up = {};
   Matrix shared_down = {};               // (shared_width, hidden)
+  const float* sinks = nullptr;          // (heads)
+  const float* router_bias = nullptr;    // (count)
+  const float* expert_gate_bias = nullptr;  // (width, count)
+  const float* expert_up_bias = nullptr;
+  const float* expert_down_bias = nullptr;  // (hidden, count)
 };
 
 template <class Matrix>
@@ -101,6 +106,11 @@ struct Weights {
       case MR_ROLE_SHARED_GATE: layer->shared_gate = matrix; break;
       case MR_ROLE_SHARED_UP: layer->shared_up = matrix; break;
       case MR_ROLE_SHARED_DOWN: layer->shared_down = matrix; break;
+      case MR_ROLE_SINKS: layer->sinks = vector; break;
+      case MR_ROLE_ROUTER_BIAS: layer->router_bias = vector; break;
+      case MR_ROLE_EXPERT_GATE_BIAS: layer->expert_gate_bias = vector; break;
+      case MR_ROLE_EXPERT_UP_BIAS: layer->expert_up_bias = vector; break;
+      case MR_ROLE_EXPERT_DOWN_BIAS: layer->expert_down_bias = vector; break;
     }
   }
 };

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "cpu/linear_format.h"
 #include "cpu/shape.h"
 #include "kernels/gemm/weight.h"
 #include "kernels/sampler/sampler.h"
@@ -15,12 +14,13 @@
 namespace mr::cuda {
 namespace {
 
-constexpr bool runs_every_type() {
-  for (const Format& format : formats)
-    if (weight_format_index(format.type) == kWeightTypeCount) return false;
-  return true;
+// Throws UNIMPLEMENTED if no kernel runs matrices of the type. The message names it.
+void check_weight_type(const mr_tensor_desc& tensor) {
+  if (is_vector(tensor.role) || weight_format_index(tensor.type) != kWeightTypeCount) return;
+  fail(MR_UNIMPLEMENTED,
+       "%s has weights of type %s, for which this engine has no kernels: load the model on a CPU worker, or take a file of another type",
+       tensor_name(tensor.role, tensor.layer).c_str(), weight_type_name(tensor.type));
 }
-static_assert(runs_every_type(), "tensor_file_size accepts every type that the CPU engine runs, so this engine must run it too");
 
 }  // namespace
 
@@ -44,6 +44,7 @@ uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor
   if (is_stack(tensor.role))
     fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which this engine has no kernels for: load the model on a CPU worker",
          tensor_name(tensor.role, tensor.layer).c_str());
+  check_weight_type(tensor);
   uint64_t size = 0;
   for (int32_t rank = 0; rank < device.ranks(); ++rank) size += Shard::resident_size(tensor, rank, device.ranks());
   return size;
@@ -59,6 +60,7 @@ mr_tensor_desc Model::tensor(int32_t index) const {
 void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const std::lock_guard<std::mutex> building(building_);
   bindings_.expect(desc, staging->device() == device_, staging->size());
+  check_weight_type(desc);
   try {
     for (const std::unique_ptr<Shard>& shard : shards_) shard->bind(desc, staging->data());
   } catch (...) {

@@ -27,6 +27,7 @@ const (
 	IQ2S   Type = 22
 	IQ4XS  Type = 23
 	BF16   Type = 30
+	MXFP4  Type = 39
 	F8     Type = 256 // E4M3 with a scale for each head of each token; for the KV cache only, and not a ggml type
 )
 
@@ -121,8 +122,11 @@ type Mixer struct {
 	QKRowNorm         bool // RMS norm over all heads of Q and of K together, before the rotation
 	VNorm             bool // RMS norm without weights over each head of V
 	ValueIsKey        bool // V is K, with its bias, before its norm and rotation; there is no RoleV
-	NoNorm            bool // no norm before the branch
-	EndNorm           bool // RMS norm of the branch before it is added
+	// Sinks gives each head one more score, a weight of the model, whose value is nothing: RoleSinks. It takes part in the
+	// softmax after scale, cap and window.
+	Sinks   bool
+	NoNorm  bool // no norm before the branch
+	EndNorm bool // RMS norm of the branch before it is added
 	// Bidirectional: a position sees later positions of its segment too; with a window, those up to
 	// p+Window-1. See ModelDesc.WholeTexts.
 	Bidirectional bool
@@ -151,6 +155,8 @@ type Activation int32
 const (
 	SiLU     Activation = 0 // x / (1 + exp(-x))
 	GELUTanh Activation = 1 // x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
+	// ClampedSwish is y / (1 + exp(-1.702 y)) of y = min(x, 7). It multiplies 1 + max(-7, min(up, 7)).
+	ClampedSwish Activation = 2
 )
 
 // MLP is down(activation(gate(x)) * up(x)) of the normed residual stream x, or a mixture of such experts.
@@ -185,7 +191,9 @@ type Experts struct {
 	// Groups of experts; 0 = none. The score of a group is its greatest c, or the sum of its two greatest.
 	Groups, GroupsUsed int
 	GroupBestTwo       bool
+	RouterBias         bool    // RoleRouterBias, added to the logits
 	ChoiceBias         bool    // RoleChoiceBias
+	Bias               bool    // gate, up and down of the chosen experts have biases
 	Renorm             bool    // the weights of the chosen are divided by their sum, which is at least 1e-20
 	WeightScale        float32 // multiplies the weights after that; 0 = 1
 	// SharedWidth is the width of an MLP that every token reads beside the chosen experts; 0 = none.

@@ -45,12 +45,17 @@ const (
 	RoleSharedGate
 	RoleSharedUp
 	RoleSharedDown
+	RoleSinks
+	RoleRouterBias
+	RoleExpertGateBias
+	RoleExpertUpBias
+	RoleExpertDownBias
 	RoleCount
 )
 
 // roles is the table: the name of a tensor in messages, its dims (in, out), which are ggml's ne[0]
 // and ne[1], and which models and layers have it (nil: all). A vector has one dim: a norm, a bias
-// or a scale. A third dim counts the matrices of a stack, one for each expert. Functions of outer roles ignore the layer.
+// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert. Functions of outer roles ignore the layer.
 var roles = [RoleCount]struct {
 	name   string
 	vector bool
@@ -95,6 +100,12 @@ var roles = [RoleCount]struct {
 	RoleSharedGate:   {"shared gate", false, dims(hidden, sharedInner), mlp(sharing)},
 	RoleSharedUp:     {"shared up", false, dims(hidden, sharedInner), mlp(sharing)},
 	RoleSharedDown:   {"shared down", false, dims(sharedInner, hidden), mlp(sharing)},
+
+	RoleSinks:          {"sinks", true, dims(heads), attention(func(m *Mixer) bool { return m.Sinks })},
+	RoleRouterBias:     {"router bias", true, dims(experts), mlp(func(m *MLP) bool { return mixture(m) && m.Experts.RouterBias })},
+	RoleExpertGateBias: {"expert gate bias", true, dims(inner, experts), mlp(expertBias)},
+	RoleExpertUpBias:   {"expert up bias", true, dims(inner, experts), mlp(expertBias)},
+	RoleExpertDownBias: {"expert down bias", true, dims(hidden, experts), mlp(expertBias)},
 }
 
 // size returns one dim of a tensor.
@@ -114,6 +125,7 @@ func inputs(d *ModelDesc, _ *Layer) int64 { return int64(d.LayerInputWidth) * in
 
 func hasInputs(d *ModelDesc, _ *Layer) bool { return d.LayerInputWidth != 0 }
 
+func heads(_ *ModelDesc, l *Layer) int64   { return int64(l.Mixer.Heads) }
 func queries(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) * int64(l.Mixer.KeyDim) }
 func keys(_ *ModelDesc, l *Layer) int64    { return int64(l.Mixer.KVHeads) * int64(l.Mixer.KeyDim) }
 func values(_ *ModelDesc, l *Layer) int64  { return int64(l.Mixer.KVHeads) * int64(l.Mixer.ValueDim) }
@@ -146,6 +158,8 @@ func attention(of func(*Mixer) bool) func(*ModelDesc, *Layer) bool {
 func dense(m *MLP) bool   { return m.Kind == MLPDense }
 func mixture(m *MLP) bool { return m.Kind == MLPExperts }
 func sharing(m *MLP) bool { return mixture(m) && m.Experts.SharedWidth > 0 }
+
+func expertBias(m *MLP) bool { return mixture(m) && m.Experts.Bias }
 
 func mlp(of func(*MLP) bool) func(*ModelDesc, *Layer) bool {
 	return func(_ *ModelDesc, l *Layer) bool { return of(&l.MLP) }
@@ -182,7 +196,7 @@ func (r Role) InLayer() bool {
 	}
 }
 
-// Vector reports whether the tensor has one dim. Its type is F32 then. Others are matrices of two dims or stacks of three.
+// Vector reports whether the tensor is a vector, or a stack of vectors, whose type is F32. Others are matrices or stacks of them.
 func (r Role) Vector() bool { return roles[r].vector }
 
 // Dims returns the dims of the tensor in a layer of the model, ne[0] first. The layer is ignored

@@ -130,7 +130,7 @@ func attention() operation {
 			kv := h / (heads / kvHeads) * dim
 			o.want = append(o.want, reference.Attention(q[(r*heads+h)*dim:][:dim], keys-rows+r+1,
 				func(i int) []float64 { return k[i*kvHeads*dim+kv:][:dim] },
-				func(i int) []float64 { return v[i*kvHeads*dim+kv:][:dim] }, float64(scale), 0)...)
+				func(i int) []float64 { return v[i*kvHeads*dim+kv:][:dim] }, float64(scale), 0, reference.NoSink)...)
 		}
 	}
 	return o

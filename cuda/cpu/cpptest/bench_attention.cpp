@@ -41,7 +41,7 @@ void measure(Isa isa, const Shape& s, uint8_t* pool) {
     for (int32_t layer = 0; layer < s.layers; ++layer) {
       for (int32_t task = tasks * thread / thread_count; task < tasks * (thread + 1) / thread_count; ++task) {
         const uint8_t* const keys = pool + 2 * layer * plane;
-        ops.attend(AttentionArgs{rows.data(), outs.data(), visible.data(), group, 0.1f, 0.0f, 0, layout, task % s.kv_heads,
+        ops.attend(AttentionArgs{rows.data(), outs.data(), visible.data(), group, 0.1f, 0.0f, 0, nullptr, group, layout, task % s.kv_heads,
                                  table.data() + task / s.kv_heads * blocks, keys, keys + plane, scratch});
       }
     }

@@ -12,7 +12,7 @@ struct Format {
 constexpr Format kFormats[] = {{0, 1, 4},      {1, 1, 2},      {30, 1, 2},     {2, 32, 18},    {3, 32, 20},    {6, 32, 22},
                                {7, 32, 24},    {8, 32, 34},    {20, 32, 18},   {12, 256, 144}, {13, 256, 176}, {14, 256, 210},
                                {10, 256, 84},  {11, 256, 110}, {23, 256, 136},
-                               {16, 256, 66},  {17, 256, 74},  {18, 256, 98},  {21, 256, 110}, {22, 256, 82}};
+                               {16, 256, 66},  {17, 256, 74},  {18, 256, 98},  {21, 256, 110}, {22, 256, 82}, {39, 32, 17}};
 
 inline int32_t rich_type(int32_t role) {
   switch (role) {
@@ -42,11 +42,12 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
       {hidden, 0}, {hidden, width}, {hidden, width}, {width, hidden}, {hidden, 0}, {1, 0},
       {inputs, d.vocab}, {hidden, inputs}, {d.layer_input_width, 0}, {hidden, d.layer_input_width}, {d.layer_input_width, hidden}, {hidden, 0},
       {hidden, count}, {count, 0}, {hidden, width, count}, {hidden, width, count}, {width, hidden, count},
-      {hidden, 0}, {hidden, shared}, {hidden, shared}, {shared, hidden}};
+      {hidden, 0}, {hidden, shared}, {hidden, shared}, {shared, hidden},
+      {m.heads, 0}, {count, 0}, {width, count}, {width, count}, {hidden, count}};
   const bool stack = role >= MR_ROLE_EXPERT_GATE && role <= MR_ROLE_EXPERT_DOWN;
-  const bool vector = wide[role][1] == 0;
+  const bool vectors = role >= MR_ROLE_EXPERT_GATE_BIAS, vector = vectors || wide[role][1] == 0;
   const bool outer = role < MR_ROLE_ATTN_NORM || (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_NORM);
-  *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, stack ? 3 : vector ? 1 : 2,
+  *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, stack ? 3 : vector && !vectors ? 1 : 2,
              {wide[role][0], wide[role][1], wide[role][2]}};
   const auto has = [&](uint32_t flags) { return (m.flags & flags) != 0; };
   const bool own_keys = m.kv_layer == 0, own_values = own_keys && !has(MR_MIX_VALUE_IS_KEY);
@@ -80,6 +81,11 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
     case MR_ROLE_SHARED_GATE:
     case MR_ROLE_SHARED_UP:
     case MR_ROLE_SHARED_DOWN: return shared != 0;
+    case MR_ROLE_SINKS: return has(MR_MIX_SINKS);
+    case MR_ROLE_ROUTER_BIAS: return (l.experts.flags & MR_EXPERTS_ROUTER_BIAS) != 0;
+    case MR_ROLE_EXPERT_GATE_BIAS:
+    case MR_ROLE_EXPERT_UP_BIAS:
+    case MR_ROLE_EXPERT_DOWN_BIAS: return (l.experts.flags & MR_EXPERTS_BIAS) != 0;
     default: return true;
   }
 }

@@ -43,7 +43,8 @@ enum {
   MR_MIX_NO_NORM = 64,     /* no norm before the branch */
   MR_MIX_END_NORM = 128,   /* RMS norm of the branch before it is added */
   MR_MIX_BIDIRECTIONAL = 256, /* a position sees later positions of its segment too */
-  MR_MIX_FLAGS = 511
+  MR_MIX_SINKS = 512,      /* each head has one more score, MR_ROLE_SINKS, in the softmax; its value is nothing */
+  MR_MIX_FLAGS = 1023
 };
 
 /* Attention. Order of operations: norm, Q, K and V with their biases, norms, rotation, temperature, cache, scores times scale, cap,
@@ -74,7 +75,8 @@ enum {
 };
 enum {
   MR_ACT_SILU = 0,     /* x / (1 + exp(-x)) */
-  MR_ACT_GELU_TANH = 1 /* x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))) */
+  MR_ACT_GELU_TANH = 1,/* x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))) */
+  MR_ACT_CLAMPED = 2   /* y / (1 + exp(-1.702 y)) of y = min(x, 7); it multiplies 1 + max(-7, min(up, 7)) */
 };
 
 /* down(activation(gate(x)) * up(x)) of the normed residual stream x, or a mixture of such experts. */
@@ -92,7 +94,9 @@ enum {
   MR_EXPERTS_RENORM = 2,         /* the weights of the chosen are divided by their sum, which is at least 1e-20 */
   MR_EXPERTS_GROUP_BEST_TWO = 4, /* the score of a group is the sum of its two greatest, not its greatest */
   MR_EXPERTS_SHARED_GATE = 8,    /* the shared expert is multiplied by sigmoid(SHARED_ROUTER . x) */
-  MR_EXPERTS_FLAGS = 15
+  MR_EXPERTS_ROUTER_BIAS = 16,   /* added to the logits */
+  MR_EXPERTS_BIAS = 32,          /* gate, up and down of the chosen experts have biases */
+  MR_EXPERTS_FLAGS = 63
 };
 
 /* The experts of MR_MLP_EXPERTS; all 0 with another kind. Expert e has the logit router(x)_e and the weight p_e, the gating of it. The
@@ -143,7 +147,7 @@ typedef struct mr_model_desc {
 } mr_model_desc;
 
 /* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]; vectors are F32. A stack of
- * matrices, one for each expert, has a third, (in, out, count); its matrices follow one another in the file. Layers have
+ * matrices or vectors, one for each expert, has one dim more, (in, out, count); they follow one another in the file. Layers have
  * those roles that their mixer and their MLP want. q = heads*key_dim, k = kv_heads*key_dim, v = kv_heads*value_dim. */
 enum {
   MR_ROLE_EMBEDDING = 0,     /* (hidden, vocab) */
@@ -182,7 +186,12 @@ enum {
   MR_ROLE_SHARED_GATE = 33,    /* (hidden, shared_width), if that is not 0 */
   MR_ROLE_SHARED_UP = 34,      /* (hidden, shared_width), the same */
   MR_ROLE_SHARED_DOWN = 35,    /* (shared_width, hidden), the same */
-  MR_ROLE_COUNT = 36
+  MR_ROLE_SINKS = 36,            /* (heads), MR_MIX_SINKS */
+  MR_ROLE_ROUTER_BIAS = 37,      /* (count), MR_EXPERTS_ROUTER_BIAS */
+  MR_ROLE_EXPERT_GATE_BIAS = 38, /* (width, count), MR_EXPERTS_BIAS */
+  MR_ROLE_EXPERT_UP_BIAS = 39,   /* (width, count), the same */
+  MR_ROLE_EXPERT_DOWN_BIAS = 40, /* (hidden, count), the same */
+  MR_ROLE_COUNT = 41
 };
 
 typedef struct mr_tensor_desc {
@@ -190,9 +199,9 @@ typedef struct mr_tensor_desc {
   int32_t role;   /* MR_ROLE_* */
   int32_t layer;  /* 0 .. layer_count-1, or -1 */
   int32_t type;   /* ggml type id. Of a matrix F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, Q2_K, Q3_K,
-                     IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS or IQ2_XXS. An engine without kernels for a type answers
+                     IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS or MXFP4. An engine without kernels for a type answers
                      UNIMPLEMENTED, naming it, to model_resident_size and model_bind */
-  int32_t ndims;  /* 1, 2, or 3 of a stack */
+  int32_t ndims;  /* 1 to 3 */
   int64_t dims[3];
 } mr_tensor_desc;
 

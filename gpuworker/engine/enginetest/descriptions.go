@@ -35,6 +35,11 @@ func Description(seed uint64) engine.ModelDesc {
 	if g := (describer{generator(seed ^ 0x657870)}); g.one(4) {
 		g.mixtures(&d)
 	}
+	if g := (describer{generator(seed ^ 0x73696e6b)}); g.one(6) {
+		for i := range d.Layers {
+			d.Layers[i].Mixer.Sinks = g.one(2)
+		}
+	}
 	return d
 }
 
@@ -55,6 +60,10 @@ func (g describer) mixtures(d *engine.ModelDesc) {
 		e.Used = 1 + g.rng.IntN(e.Count/max(e.Groups, 1)*max(e.GroupsUsed, 1))
 		if g.one(2) {
 			e.SharedWidth, e.SharedGate = 1+g.rng.IntN(70), g.one(2)
+		}
+		e.RouterBias, e.Bias = g.one(3), g.one(3)
+		if g.one(3) {
+			d.Layers[i].MLP.Activation = engine.ClampedSwish
 		}
 		d.Layers[i].MLP.Kind, d.Layers[i].MLP.Experts = engine.MLPExperts, e
 	}

@@ -45,7 +45,7 @@ func randomOf(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, gainO
 	for _, want := range rules.Tensors(&desc) {
 		t := reference.Tensor{TensorDesc: engine.TensorDesc{Role: want.Role, Layer: want.Layer, Type: engine.F32, Dims: want.Dims}}
 		if want.F32 {
-			t.Bytes = randomVector(rng, want.Role, int(want.Dims[0]))
+			t.Bytes = randomVector(rng, want.Role, t.Elements())
 		} else {
 			t.Type = typeOf(want.Role)
 			gain := gainOf(want.Role)
@@ -63,9 +63,10 @@ func randomOf(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, gainO
 func randomVector(rng *rand.Rand, role engine.Role, n int) []byte {
 	out := make([]byte, 0, 4*n)
 	for range n {
-		v := rng.NormFloat64() * 0.1 // biases, and the router of a shared expert
+		v := rng.NormFloat64() * 0.1 // biases, sinks, and the router of a shared expert
 		switch role {
-		case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleChoiceBias, engine.RoleSharedRouter:
+		case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleChoiceBias, engine.RoleSharedRouter, engine.RoleRouterBias,
+			engine.RoleExpertGateBias, engine.RoleExpertUpBias, engine.RoleExpertDownBias, engine.RoleSinks:
 		default:
 			v += 1 // norms
 		}
@@ -114,6 +115,12 @@ func RandomMatrix(rng *rand.Rand, t engine.Type, in, rows int, spread float64) [
 	out = out[:uint64(n)/block.Elements*block.Bytes]
 	for i := 0; i+8 <= cap(out); i += 8 {
 		binary.LittleEndian.PutUint64(out[i:i+8:cap(out)], rng.Uint64())
+	}
+	if t == engine.MXFP4 {
+		for at := 0; at < len(out); at += int(block.Bytes) { // exponents; a weight is 2.9 times the power on average
+			out[at] = byte(127 + int(math.Round(math.Log2(spread/2.9))) - rng.IntN(2))
+		}
+		return out
 	}
 	field := scaleFields[t]
 	for at := 0; at < len(out); at += int(block.Bytes) {

@@ -1,10 +1,16 @@
 package enginetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
+
+// CPUOnly are the weight types that have no kernels on GPUs.
+var CPUOnly = []engine.Type{engine.MXFP4}
 
 // Options select the parts of the contract that apply to an engine.
 type Options struct {
@@ -31,6 +37,9 @@ type Options struct {
 	// Types has the types of keys and values with the types of activations that the engine supports
 	// (0 = the engine's choice). Every other pair must be refused by name.
 	Types func(kv, act engine.Type) bool
+	// Refused are the weight types that the engine has no kernels for. It must refuse a tensor of
+	// one by name before it reads the tensor.
+	Refused []engine.Type
 	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and in
 	// tests of sameness after many keys.
 	Slow bool
@@ -95,6 +104,16 @@ func withCache(opener func(*testing.T) engine.Device, opts Options) func(*testin
 			}
 		}})
 	}
+}
+
+// weightTypes returns the types that the engine runs matrices in.
+func (o Options) weightTypes() []engine.Type {
+	return slices.DeleteFunc(rules.WeightTypes(), func(t engine.Type) bool { return slices.Contains(o.Refused, t) })
+}
+
+// refuses reports whether a model has weights of a type that the engine refuses.
+func (o Options) refuses(w *reference.Weights) bool {
+	return slices.ContainsFunc(w.Tensors, func(t reference.Tensor) bool { return slices.Contains(o.Refused, t.Type) })
 }
 
 // logprobBound returns the bound of a logprob's error for a model with such weights: `least`, or

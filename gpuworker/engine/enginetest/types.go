@@ -3,6 +3,7 @@ package enginetest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,13 +14,20 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// testWeightTypes checks that an engine states the size of a matrix of every weight type.
-func testWeightTypes(t *testing.T, opener func(*testing.T) engine.Device) {
+// testWeightTypes checks that an engine states the size of a matrix of every weight type that it
+// runs, and that it refuses every other one by name before there are bytes of it.
+func testWeightTypes(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	dev := open(t, opener)
 	for _, weights := range rules.WeightTypes() {
 		t.Run(fmt.Sprintf("weights of %v", gguf.Type(weights)), func(t *testing.T) {
 			q := engine.TensorDesc{Role: engine.RoleQ, Layer: 0, Type: weights, Dims: []int64{256, 256}}
 			size, err := dev.ResidentSize(q)
+			if slices.Contains(opts.Refused, weights) {
+				require.ErrorIs(t, err, engine.ErrUnsupported)
+				require.ErrorContains(t, err, "weights of type "+gguf.Type(weights).String()+",")
+				require.ErrorContains(t, err, "CPU worker")
+				return
+			}
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, size, gguf.Type(weights).RowBytes(256*256))
 		})
@@ -28,7 +36,7 @@ func testWeightTypes(t *testing.T, opener func(*testing.T) engine.Device) {
 
 // testTypes checks that every pair of types of a configuration runs or is refused by name.
 func testTypes(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
-	testWeightTypes(t, opener)
+	testWeightTypes(t, opener, opts)
 	dev := open(t, opener)
 	info, err := dev.Info()
 	require.NoError(t, err)

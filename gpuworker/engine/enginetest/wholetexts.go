@@ -135,7 +135,7 @@ func (m tinyModel) checkWhole(t *testing.T, dev engine.Device, opts Options) {
 	require.NoError(t, err)
 	model := Load(t, dev, want.weights)
 	n := len(want.prompt)
-	for _, kv := range opts.caches() {
+	for _, kv := range opts.caches(&m.desc) {
 		cfg := engine.RunnerConfig{
 			KVBlocks: n/16 + 1, BlockSize: 16, MaxSequences: 1, MaxBatchedTokens: n, MaxSampleRows: 1, MaxScoreRows: n, MaxTopN: 4, KVType: kv,
 		}

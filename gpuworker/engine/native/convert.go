@@ -149,6 +149,7 @@ func (n *narrow) experts(e *engine.Experts) C.mr_experts_desc {
 		flags: flags(map[C.uint32_t]bool{
 			C.MR_EXPERTS_CHOICE_BIAS: e.ChoiceBias, C.MR_EXPERTS_RENORM: e.Renorm,
 			C.MR_EXPERTS_GROUP_BEST_TWO: e.GroupBestTwo, C.MR_EXPERTS_SHARED_GATE: e.SharedGate,
+			C.MR_EXPERTS_ROUTER_BIAS: e.RouterBias, C.MR_EXPERTS_BIAS: e.Bias,
 		}),
 		count: n.i32("experts", e.Count), used: n.i32("experts used", e.Used), gating: C.int32_t(e.Gating),
 		groups: n.i32("groups of experts", e.Groups), groups_used: n.i32("groups used", e.GroupsUsed),
@@ -161,6 +162,7 @@ func mixerFlags(m *engine.Mixer) C.uint32_t {
 		C.MR_MIX_QKV_BIAS: m.QKVBias, C.MR_MIX_OUT_BIAS: m.OutBias, C.MR_MIX_QK_NORM: m.QKNorm, C.MR_MIX_QK_ROW_NORM: m.QKRowNorm,
 		C.MR_MIX_V_NORM: m.VNorm, C.MR_MIX_VALUE_IS_KEY: m.ValueIsKey, C.MR_MIX_NO_NORM: m.NoNorm, C.MR_MIX_END_NORM: m.EndNorm,
 		C.MR_MIX_BIDIRECTIONAL: m.Bidirectional,
+		C.MR_MIX_SINKS:         m.Sinks,
 	})
 }
 

@@ -54,7 +54,7 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 		"bf16":    {Cache: engine.BF16, Activations: all(engine.BF16)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Numeric, o.RoundedWeights, o.Types = true, true, typesOfCUDA
+			o.Numeric, o.RoundedWeights, o.Types, o.Refused = true, true, typesOfCUDA, enginetest.CPUOnly
 			enginetest.Run(t, openCUDA, o)
 		})
 	}

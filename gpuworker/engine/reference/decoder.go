@@ -202,10 +202,18 @@ func (s *Sequence) attention(layer int, h []float64, n int) []float64 {
 			out = append(out, Attention(q[at:at+m.KeyDim], end-first,
 				func(p int) []float64 { return keys[first+p][group*m.KeyDim:] },
 				func(p int) []float64 { return values[first+p][group*m.ValueDim : (group+1)*m.ValueDim] },
-				scale, float64(m.ScoreCap))...)
+				scale, float64(m.ScoreCap), s.d.sink(layer, head))...)
 		}
 	}
 	return s.d.project(out, n, engine.RoleO, m.OutBias, engine.RoleOBias, layer)
+}
+
+// sink returns the sink of a head.
+func (d *Decoder) sink(layer, head int) float64 {
+	if !d.desc.Layers[layer].Mixer.Sinks {
+		return NoSink
+	}
+	return d.tensors[name{engine.RoleSinks, layer}][head]
 }
 
 // store appends the keys and values of n tokens.
@@ -277,12 +285,15 @@ func (d *Decoder) inputBranch(layer int, x, input []float64) []float64 {
 
 // gated computes activation(gate) * up in place of gate.
 func (d *Decoder) gated(layer int, gate, up []float64) {
-	activation := SiLU
-	if d.desc.Layers[layer].MLP.Activation == engine.GELUTanh {
-		activation = GELUTanh
-	}
 	for i := range gate {
-		gate[i] = activation(gate[i]) * up[i]
+		switch d.desc.Layers[layer].MLP.Activation {
+		case engine.GELUTanh:
+			gate[i] = GELUTanh(gate[i]) * up[i]
+		case engine.ClampedSwish:
+			gate[i] = ClampedSwish(gate[i]) * (1 + max(-7, min(up[i], 7)))
+		default:
+			gate[i] = SiLU(gate[i]) * up[i]
+		}
 	}
 }
 

@@ -105,7 +105,7 @@ func Sigmoid(a float64) float64 { return 1 / (1 + math.Exp(-a)) }
 // mixture is the branch of experts of n rows h.
 func (d *Decoder) mixture(layer int, h []float64, n int) []float64 {
 	e, hidden := &d.desc.Layers[layer].MLP.Experts, d.desc.Hidden
-	logits := d.project(h, n, engine.RoleRouter, false, 0, layer)
+	logits := d.project(h, n, engine.RoleRouter, e.RouterBias, engine.RoleRouterBias, layer)
 	bias := d.tensors[name{engine.RoleChoiceBias, layer}]
 	out := make([]float64, n*hidden)
 	for i := range n {
@@ -125,12 +125,16 @@ func (d *Decoder) mixture(layer int, h []float64, n int) []float64 {
 // expert returns what one expert returns for one row.
 func (d *Decoder) expert(layer, id int, x []float64) []float64 {
 	hidden, width := d.desc.Hidden, d.desc.Layers[layer].MLP.Width
-	of := func(role engine.Role) []float64 {
-		return d.tensors[name{role, layer}][id*hidden*width : (id+1)*hidden*width]
+	product := func(x []float64, role, bias engine.Role, in, out int) []float64 {
+		y := Matmul(d.tensors[name{role, layer}][id*in*out:(id+1)*in*out], x, 1, out, in)
+		if d.desc.Layers[layer].MLP.Experts.Bias {
+			addTo(y, d.tensors[name{bias, layer}][id*out:(id+1)*out])
+		}
+		return y
 	}
-	gate := Matmul(of(engine.RoleExpertGate), x, 1, width, hidden)
-	d.gated(layer, gate, Matmul(of(engine.RoleExpertUp), x, 1, width, hidden))
-	return Matmul(of(engine.RoleExpertDown), gate, 1, hidden, width)
+	gate := product(x, engine.RoleExpertGate, engine.RoleExpertGateBias, hidden, width)
+	d.gated(layer, gate, product(x, engine.RoleExpertUp, engine.RoleExpertUpBias, hidden, width))
+	return product(gate, engine.RoleExpertDown, engine.RoleExpertDownBias, width, hidden)
 }
 
 func (d *Decoder) sharedExpert(layer int, h []float64, n int) []float64 {

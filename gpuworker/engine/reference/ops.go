@@ -111,6 +111,12 @@ func GELUTanh(a float64) float64 {
 	return a / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(a+0.044715*a*a*a)))
 }
 
+// ClampedSwish returns y / (1 + exp(-1.702 y)) of y = min(a, 7).
+func ClampedSwish(a float64) float64 {
+	a = min(a, 7)
+	return a / (1 + math.Exp(-1.702*a))
+}
+
 // Cap returns cap * tanh(v / cap), or v if cap is 0.
 func Cap(v, limit float64) float64 {
 	if limit == 0 {
@@ -148,15 +154,20 @@ func Temperature(m *engine.Mixer, position int) float64 {
 	return 1 + float64(m.TemperatureScale)*math.Log(1+math.Floor(float64(position)/float64(m.TemperatureLength)))
 }
 
+// NoSink is the sink of attention without one.
+var NoSink = math.Inf(-1)
+
 // Attention returns the attention of one query head over n keys and values. key and value return
-// those of a position. Scores are capped unless limit is 0.
-func Attention(q []float64, n int, key, value func(i int) []float64, scale, limit float64) []float64 {
-	scores := make([]float64, n)
+// those of a position. Scores are capped unless limit is 0. The sink is one more score, whose value is
+// nothing.
+func Attention(q []float64, n int, key, value func(i int) []float64, scale, limit, sink float64) []float64 {
+	scores := make([]float64, n+1)
 	for i := range n {
 		scores[i] = Cap(dot(q, key(i))*scale, limit)
 	}
+	scores[n] = sink
 	out := make([]float64, len(value(0)))
-	for i, p := range Softmax(scores) {
+	for i, p := range Softmax(scores)[:n] {
 		for j, v := range value(i)[:len(out)] {
 			out[j] += p * v
 		}

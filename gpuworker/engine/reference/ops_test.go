@@ -45,6 +45,7 @@ func TestTemperatureRisesByTheLength(t *testing.T) {
 func TestAttentionOverOneKeyIsItsValue(t *testing.T) {
 	rows := [][]float64{{1, 2}, {-3, 5}}
 	at := func(i int) []float64 { return rows[i] }
-	require.Equal(t, rows[0], Attention([]float64{7, 7}, 1, at, at, 1, 0))
-	require.InDeltaSlice(t, []float64{-1, 3.5}, Attention([]float64{0, 0}, 2, at, at, 1, 0), 1e-15)
+	require.Equal(t, rows[0], Attention([]float64{7, 7}, 1, at, at, 1, 0, NoSink))
+	require.InDeltaSlice(t, []float64{-1, 3.5}, Attention([]float64{0, 0}, 2, at, at, 1, 0, NoSink), 1e-15)
+	require.InDeltaSlice(t, []float64{-2.0 / 3, 7.0 / 3}, Attention([]float64{0, 0}, 2, at, at, 1, 0, 0), 1e-15, "a sink like the scores")
 }

@@ -199,8 +199,8 @@ func (c *checker) mlp(at string, m *engine.MLP) {
 	default:
 		c.invalid("%smlp kind is %d, want %d or %d", at, m.Kind, engine.MLPDense, engine.MLPExperts)
 	}
-	if m.Activation != engine.SiLU && m.Activation != engine.GELUTanh {
-		c.invalid("%sactivation is %d, want %d or %d", at, m.Activation, engine.SiLU, engine.GELUTanh)
+	if m.Activation < engine.SiLU || m.Activation > engine.ClampedSwish {
+		c.invalid("%sactivation is %d, want %d to %d", at, m.Activation, engine.SiLU, engine.ClampedSwish)
 	}
 	c.between(at+"ffn", m.Width, 1, maxWidth)
 }

@@ -1,6 +1,9 @@
 package dequant
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // Formats with blocks of 32 weights. Nibble formats keep weight j in the low and weight j+16 in the
 // high half of byte j; formats of five bits keep the fifth bit of weight j at bit j of a 32-bit
@@ -59,5 +62,16 @@ func iq4nl(b []byte, dst []float64) {
 	d := halfAt(b)
 	for j := range dst {
 		dst[j] = d * float64(Levels[nibble(b[2:], j)])
+	}
+}
+
+// Values of MXFP4, which are those of a float of four bits, E2M1: a nibble is an index into them.
+var mxfp4Values = [16]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}
+
+// mxfp4: the exponent of a power of two, biased by 127; indices as in IQ4_NL.
+func mxfp4(b []byte, dst []float64) {
+	scale := math.Ldexp(1, int(b[0])-127)
+	for j := range dst {
+		dst[j] = scale * mxfp4Values[nibble(b[1:], j)]
 	}
 }

@@ -64,6 +64,7 @@ func TestBlocksGiveTheWeightsComputedByHand(t *testing.T) {
 			map[int]float64{0: 2, 16: 30, 31: 4}, -32},
 		"Q5_1 takes fifth bits and a minimum": {gguf.Q5_1, fields(half2, halfNeg3, uint32(1|1<<16|1<<31), at(16, 0, 0xf1, 15, 0x20)),
 			map[int]float64{0: 31, 16: 59, 31: 33}, -3},
+		"MXFP4 has an exponent and looks values up": {gguf.MXFP4, append([]byte{125}, append(make([]byte, 15), 0x97)...), map[int]float64{15: 1.5, 31: -0.125}, 0},
 		"IQ4_NL looks levels up": {gguf.IQ4NL, fields(halfHalf, at(16, 0, 0xf8, 15, 0x71)),
 			map[int]float64{0: 0.5, 16: 56.5, 15: -52, 31: -5}, -63.5},
 		// Sub-block 0: scale 3, min 2. Sub-block 1: scale 63, min 0. Sub-block 5: scale 2|2<<4 =
@@ -237,6 +238,6 @@ func TestWhatCannotBeDequantizedIsRefused(t *testing.T) {
 	require.ErrorIs(t, dequant.Dequantize(gguf.IQ1S, make([]byte, 50), make([]float64, 256)), dequant.ErrUnsupported)
 	require.ErrorIs(t, dequant.Dequantize(gguf.Q8_0, make([]byte, 33), make([]float64, 32)), dequant.ErrSize)
 	require.ErrorIs(t, dequant.Dequantize(gguf.Q8_0, make([]byte, 17), make([]float64, 16)), dequant.ErrSize)
-	require.False(t, dequant.Supported(gguf.MXFP4))
+	require.False(t, dequant.Supported(gguf.NVFP4))
 	require.True(t, dequant.Supported(gguf.Q6K))
 }
