@@ -33,7 +33,9 @@ constexpr Role kRoles[MR_ROLE_COUNT] = {
     {"expert_up", true, false, true},  {"expert_down", true, false, true}, {"shared_router", true, true},
     {"shared_gate", true, false},      {"shared_up", true, false},    {"shared_down", true, false},
     {"attn_sinks", true, true},        {"router_bias", true, true},   {"expert_gate_bias", true, true, true},
-    {"expert_up_bias", true, true, true}, {"expert_down_bias", true, true, true}};
+    {"expert_up_bias", true, true, true}, {"expert_down_bias", true, true, true}, {"router_norm", true, true},
+    {"expert_norm", true, true},       {"expert_end_norm", true, true}, {"shared_end_norm", true, true},
+    {"expert_scale", true, true}};
 
 // Checker names a member by its place, such as "layer 3 ", and its own name.
 struct Checker {
@@ -164,8 +166,12 @@ void check_mlp(const mr_mlp_desc& m, const mr_experts_desc& e, int32_t index) {
   const Checker check{"layer " + std::to_string(index) + " "};
   const char* const at = check.at.c_str();
   check.range("mlp kind", m.kind, MR_MLP_DENSE, MR_MLP_EXPERTS);
-  if (m.kind == MR_MLP_EXPERTS) check_experts(check, e);
-  else if (has_experts(e)) fail(MR_INVALID_ARGUMENT, "model %smlp is dense and has experts", at);
+  if (m.kind == MR_MLP_EXPERTS) {
+    check_experts(check, e);
+    if ((e.flags & MR_EXPERTS_APART) != 0 && ((m.flags & MR_MLP_NO_NORM) != 0 || e.shared_width == 0))
+      fail(MR_INVALID_ARGUMENT, "model %shas experts with norms of their own: want a norm and a shared expert", at);
+  }
+  if (m.kind != MR_MLP_EXPERTS && has_experts(e)) fail(MR_INVALID_ARGUMENT, "model %smlp is dense and has experts", at);
   if ((m.flags & ~uint32_t{MR_MLP_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smlp has unknown flags 0x%x", at, m.flags);
   check.reserved(m.reserved);
   check.range("activation", m.activation, MR_ACT_SILU, MR_ACT_CLAMPED);
@@ -258,6 +264,11 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
     case MR_ROLE_EXPERT_GATE_BIAS:
     case MR_ROLE_EXPERT_UP_BIAS:
     case MR_ROLE_EXPERT_DOWN_BIAS: return (l.experts.flags & MR_EXPERTS_BIAS) != 0;
+    case MR_ROLE_ROUTER_NORM:
+    case MR_ROLE_EXPERT_NORM:
+    case MR_ROLE_EXPERT_END_NORM:
+    case MR_ROLE_SHARED_END_NORM: return (l.experts.flags & MR_EXPERTS_APART) != 0;
+    case MR_ROLE_EXPERT_SCALE: return (l.experts.flags & MR_EXPERTS_SCALES) != 0;
     default: return true;
   }
 }
@@ -306,7 +317,8 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
     case MR_ROLE_SHARED_UP: return set(hidden, shared);
     case MR_ROLE_SHARED_DOWN: return set(shared, hidden);
     case MR_ROLE_SINKS: return set(m.heads, 1);
-    case MR_ROLE_ROUTER_BIAS: return set(experts, 1);
+    case MR_ROLE_ROUTER_BIAS:
+    case MR_ROLE_EXPERT_SCALE: return set(experts, 1);
     case MR_ROLE_EXPERT_GATE_BIAS:
     case MR_ROLE_EXPERT_UP_BIAS: return set(width, experts);
     case MR_ROLE_EXPERT_DOWN_BIAS: return set(hidden, experts);

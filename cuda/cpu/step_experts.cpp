@@ -3,6 +3,7 @@
 // expert.
 #pragma GCC optimize("fp-contract=off")
 #include <algorithm>
+#include <cmath>
 
 #include "step_forward.h"
 #include "step_phase.h"
@@ -21,13 +22,27 @@ void StepForward::mixture(int32_t index, const Cut& then) {
   const Layer& l = model_->layer(index);
   const int64_t hidden = desc_.hidden;
   const float* h = space_.x;
-  if (l.ffn_norm != nullptr) {
-    each_token([&](int64_t t) { ops_.rms_norm(space_.x + t * hidden, l.ffn_norm, desc_.norm_eps, hidden, space_.norm + t * hidden); });
+  const auto norm = [&](const float* weight) {
+    each_token([&](int64_t t) { ops_.rms_norm(space_.x + t * hidden, weight, desc_.norm_eps, hidden, space_.norm + t * hidden); });
     h = space_.norm;
+  };
+  if (l.router_norm != nullptr) {
+    norm(l.router_norm);
+    const float factor = 1 / std::sqrt(static_cast<float>(hidden));
+    each_token([&](int64_t t) { ops_.scale(space_.norm + t * hidden, factor, hidden, space_.norm + t * hidden); });
+  } else if (l.ffn_norm != nullptr) {
+    norm(l.ffn_norm);
   }
   route_rows(index, h);
+  if (l.expert_norm != nullptr) norm(l.expert_norm);
   const int64_t piece = space_.expert_rows;
   for (int64_t first = 0; first < tokens_; first += piece) mix_experts(index, h, first, std::min(tokens_, first + piece));
+  if (l.expert_end_norm != nullptr) {
+    each_token([&](int64_t t) {
+      ops_.rms_norm(space_.branch + t * hidden, l.expert_end_norm, desc_.norm_eps, hidden, space_.branch + t * hidden);
+    });
+    norm(l.ffn_norm);
+  }
   if (l.shared_down != nullptr) add_shared_expert(index, h, then);
   finish_branch(l.ffn_end_norm);
 }
@@ -135,20 +150,20 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
         const RoutedExpert routed = space_.routed[t * e.used + c];
         float* const out = space_.expert_out + int64_t{space_.row_of[(t - first) * e.used + c]} * hidden;
         if (l.expert_down_bias != nullptr) ops_.add(out, l.expert_down_bias + routed.expert * hidden, hidden, out);
-        ops_.scale(out, routed.weight, hidden, c == 0 ? sum : out);
+        const float weight = l.expert_scale == nullptr ? routed.weight : routed.weight * l.expert_scale[routed.expert];
+        ops_.scale(out, weight, hidden, c == 0 ? sum : out);
         if (c > 0) ops_.add(sum, out, hidden, sum);
       }
     }
   });
 }
 
-// Adds the expert that every token reads to the branch.
+// Adds the expert that every token reads to the branch. Its output takes the place of h, the normed rows.
 void StepForward::add_shared_expert(int32_t index, const float* h, const Cut& then) {
   const Layer& l = model_->layer(index);
   const int64_t hidden = desc_.hidden, width = desc_.experts(index).shared_width;
   const Cut gate = cut(l.shared_gate), down = cut(l.shared_down);
   gated_product(h, nullptr, *l.shared_gate, *l.shared_up, desc_.mlp(index).activation, gate, down);
-  const int64_t ld = down.chunk * panel_rows;
   if (l.shared_router != nullptr)
     each_token([&](int64_t t) {
       double sum = 0;
@@ -157,15 +172,15 @@ void StepForward::add_shared_expert(int32_t index, const float* h, const Cut& th
       sigmoid(ops_, space_.shared_weights + t, 1);
     });
   with_prepared(space_.ffn, width, nullptr, down, down.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
-    float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];
     const Piece p = down.at(task);
-    const int64_t row = p.first * panel_rows, n = std::min(hidden, p.last * panel_rows) - row;
-    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, y - row, ld, p.first, p.last,
+    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, space_.norm, hidden, p.first, p.last,
              weights_after(down, task, thread, then));
-    for (int64_t t = 0; t < tokens_; ++t) {
-      if (l.shared_router != nullptr) ops_.scale(y + t * ld, space_.shared_weights[t], n, y + t * ld);
-      ops_.add(space_.branch + t * hidden + row, y + t * ld, n, space_.branch + t * hidden + row);
-    }
+  });
+  each_token([&](int64_t t) {
+    float *const out = space_.norm + t * hidden, *const sum = space_.branch + t * hidden;
+    if (l.shared_router != nullptr) ops_.scale(out, space_.shared_weights[t], hidden, out);
+    if (l.shared_end_norm != nullptr) ops_.rms_norm(out, l.shared_end_norm, desc_.norm_eps, hidden, out);
+    ops_.add(sum, out, hidden, sum);
   });
 }
 

@@ -51,6 +51,11 @@ struct LayerWeights {
   const float* expert_gate_bias = nullptr;  // (width, count)
   const float* expert_up_bias = nullptr;
   const float* expert_down_bias = nullptr;  // (hidden, count)
+  const float* router_norm = nullptr;    // (hidden)
+  const float* expert_norm = nullptr;    // (hidden)
+  const float* expert_end_norm = nullptr;   // (hidden)
+  const float* shared_end_norm = nullptr;   // (hidden)
+  const float* expert_scale = nullptr;   // (count)
 };
 
 template <class Matrix>
@@ -111,6 +116,11 @@ struct Weights {
       case MR_ROLE_EXPERT_GATE_BIAS: layer->expert_gate_bias = vector; break;
       case MR_ROLE_EXPERT_UP_BIAS: layer->expert_up_bias = vector; break;
       case MR_ROLE_EXPERT_DOWN_BIAS: layer->expert_down_bias = vector; break;
+      case MR_ROLE_ROUTER_NORM: layer->router_norm = vector; break;
+      case MR_ROLE_EXPERT_NORM: layer->expert_norm = vector; break;
+      case MR_ROLE_EXPERT_END_NORM: layer->expert_end_norm = vector; break;
+      case MR_ROLE_SHARED_END_NORM: layer->shared_end_norm = vector; break;
+      case MR_ROLE_EXPERT_SCALE: layer->expert_scale = vector; break;
     }
   }
 };

@@ -194,11 +194,16 @@ type Experts struct {
 	RouterBias         bool    // RoleRouterBias, added to the logits
 	ChoiceBias         bool    // RoleChoiceBias
 	Bias               bool    // gate, up and down of the chosen experts have biases
+	Scales             bool    // RoleExpertScale multiplies the weight of each chosen expert, at last
 	Renorm             bool    // the weights of the chosen are divided by their sum, which is at least 1e-20
 	WeightScale        float32 // multiplies the weights after that; 0 = 1
 	// SharedWidth is the width of an MLP that every token reads beside the chosen experts; 0 = none.
 	SharedWidth int
 	SharedGate  bool // the shared expert is multiplied by sigmoid(RoleSharedRouter . x)
+	// Apart gives the router, the chosen experts and the shared expert norms of their own, of the residual
+	// stream: RoleRouterNorm, after which the router's input is divided by sqrt(Hidden), RoleExpertNorm and RoleFFNNorm.
+	// The sum of the experts and the shared expert have RoleExpertEndNorm and RoleSharedEndNorm before they are added.
+	Apart bool
 }
 
 // TensorDesc describes one tensor to bind. Layer is -1 outside the layers.

@@ -50,6 +50,11 @@ const (
 	RoleExpertGateBias
 	RoleExpertUpBias
 	RoleExpertDownBias
+	RoleRouterNorm
+	RoleExpertNorm
+	RoleExpertEndNorm
+	RoleSharedEndNorm
+	RoleExpertScale
 	RoleCount
 )
 
@@ -106,6 +111,12 @@ var roles = [RoleCount]struct {
 	RoleExpertGateBias: {"expert gate bias", true, dims(inner, experts), mlp(expertBias)},
 	RoleExpertUpBias:   {"expert up bias", true, dims(inner, experts), mlp(expertBias)},
 	RoleExpertDownBias: {"expert down bias", true, dims(hidden, experts), mlp(expertBias)},
+
+	RoleRouterNorm:    {"router norm", true, dims(hidden), mlp(apart)},
+	RoleExpertNorm:    {"expert norm", true, dims(hidden), mlp(apart)},
+	RoleExpertEndNorm: {"expert end norm", true, dims(hidden), mlp(apart)},
+	RoleSharedEndNorm: {"shared end norm", true, dims(hidden), mlp(apart)},
+	RoleExpertScale:   {"expert scale", true, dims(experts), mlp(func(m *MLP) bool { return mixture(m) && m.Experts.Scales })},
 }
 
 // size returns one dim of a tensor.
@@ -160,6 +171,7 @@ func mixture(m *MLP) bool { return m.Kind == MLPExperts }
 func sharing(m *MLP) bool { return mixture(m) && m.Experts.SharedWidth > 0 }
 
 func expertBias(m *MLP) bool { return mixture(m) && m.Experts.Bias }
+func apart(m *MLP) bool      { return sharing(m) && m.Experts.Apart }
 
 func mlp(of func(*MLP) bool) func(*ModelDesc, *Layer) bool {
 	return func(_ *ModelDesc, l *Layer) bool { return of(&l.MLP) }

@@ -43,9 +43,10 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
       {inputs, d.vocab}, {hidden, inputs}, {d.layer_input_width, 0}, {hidden, d.layer_input_width}, {d.layer_input_width, hidden}, {hidden, 0},
       {hidden, count}, {count, 0}, {hidden, width, count}, {hidden, width, count}, {width, hidden, count},
       {hidden, 0}, {hidden, shared}, {hidden, shared}, {shared, hidden},
-      {m.heads, 0}, {count, 0}, {width, count}, {width, count}, {hidden, count}};
+      {m.heads, 0}, {count, 0}, {width, count}, {width, count}, {hidden, count},
+      {hidden, 0}, {hidden, 0}, {hidden, 0}, {hidden, 0}, {count, 0}};
   const bool stack = role >= MR_ROLE_EXPERT_GATE && role <= MR_ROLE_EXPERT_DOWN;
-  const bool vectors = role >= MR_ROLE_EXPERT_GATE_BIAS, vector = vectors || wide[role][1] == 0;
+  const bool vectors = role >= MR_ROLE_EXPERT_GATE_BIAS && role <= MR_ROLE_EXPERT_DOWN_BIAS, vector = vectors || wide[role][1] == 0;
   const bool outer = role < MR_ROLE_ATTN_NORM || (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_NORM);
   *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, stack ? 3 : vector && !vectors ? 1 : 2,
              {wide[role][0], wide[role][1], wide[role][2]}};
@@ -86,6 +87,11 @@ inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32
     case MR_ROLE_EXPERT_GATE_BIAS:
     case MR_ROLE_EXPERT_UP_BIAS:
     case MR_ROLE_EXPERT_DOWN_BIAS: return (l.experts.flags & MR_EXPERTS_BIAS) != 0;
+    case MR_ROLE_ROUTER_NORM:
+    case MR_ROLE_EXPERT_NORM:
+    case MR_ROLE_EXPERT_END_NORM:
+    case MR_ROLE_SHARED_END_NORM: return (l.experts.flags & MR_EXPERTS_APART) != 0;
+    case MR_ROLE_EXPERT_SCALE: return (l.experts.flags & MR_EXPERTS_SCALES) != 0;
     default: return true;
   }
 }

@@ -96,7 +96,12 @@ enum {
   MR_EXPERTS_SHARED_GATE = 8,    /* the shared expert is multiplied by sigmoid(SHARED_ROUTER . x) */
   MR_EXPERTS_ROUTER_BIAS = 16,   /* added to the logits */
   MR_EXPERTS_BIAS = 32,          /* gate, up and down of the chosen experts have biases */
-  MR_EXPERTS_FLAGS = 63
+  MR_EXPERTS_SCALES = 64,        /* EXPERT_SCALE multiplies the weight of each chosen expert, at last */
+  /* The router, the chosen experts and the shared expert have norms of their own, of the residual stream: ROUTER_NORM, after which the
+   * router's input is divided by sqrt(hidden), EXPERT_NORM and FFN_NORM. The sum of the experts and the shared expert have
+   * EXPERT_END_NORM and SHARED_END_NORM before they are added. */
+  MR_EXPERTS_APART = 128,
+  MR_EXPERTS_FLAGS = 255
 };
 
 /* The experts of MR_MLP_EXPERTS; all 0 with another kind. Expert e has the logit router(x)_e and the weight p_e, the gating of it. The
@@ -191,7 +196,12 @@ enum {
   MR_ROLE_EXPERT_GATE_BIAS = 38, /* (width, count), MR_EXPERTS_BIAS */
   MR_ROLE_EXPERT_UP_BIAS = 39,   /* (width, count), the same */
   MR_ROLE_EXPERT_DOWN_BIAS = 40, /* (hidden, count), the same */
-  MR_ROLE_COUNT = 41
+  MR_ROLE_ROUTER_NORM = 41,      /* (hidden), MR_EXPERTS_APART */
+  MR_ROLE_EXPERT_NORM = 42,      /* (hidden), the same */
+  MR_ROLE_EXPERT_END_NORM = 43,  /* (hidden), the same */
+  MR_ROLE_SHARED_END_NORM = 44,  /* (hidden), the same */
+  MR_ROLE_EXPERT_SCALE = 45,     /* (count), MR_EXPERTS_SCALES */
+  MR_ROLE_COUNT = 46
 };
 
 typedef struct mr_tensor_desc {

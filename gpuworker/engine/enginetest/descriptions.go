@@ -61,7 +61,10 @@ func (g describer) mixtures(d *engine.ModelDesc) {
 		if g.one(2) {
 			e.SharedWidth, e.SharedGate = 1+g.rng.IntN(70), g.one(2)
 		}
-		e.RouterBias, e.Bias = g.one(3), g.one(3)
+		e.RouterBias, e.Bias, e.Scales = g.one(3), g.one(3), g.one(3)
+		if e.SharedWidth > 0 && g.one(3) {
+			e.Apart, d.Layers[i].MLP.NoNorm = true, false
+		}
 		if g.one(3) {
 			d.Layers[i].MLP.Activation = engine.ClampedSwish
 		}

@@ -74,6 +74,15 @@ func grouped(d engine.ModelDesc) engine.ModelDesc {
 	return d
 }
 
+// apart gives experts beside a shared one norms of their own and scales.
+func apart(d engine.ModelDesc) engine.ModelDesc {
+	for i := range d.Layers {
+		e := &d.Layers[i].MLP.Experts
+		e.Apart, e.Scales = e.SharedWidth > 0, e.Count > 0
+	}
+	return d
+}
+
 // gptOSS has the blocks of gpt-oss. All of its experts are used, because int8 activations could choose others.
 func gptOSS() engine.ModelDesc {
 	shape := Small()
@@ -166,6 +175,7 @@ func families() map[string]family {
 			}
 			return common[int(r)*5%len(common)]
 		}, 17), engine.F32, int8Mins},
+		"with experts and norms of their own": {Random(apart(grouped(mixture(Small().Model(), 8, 2))), all(engine.F32), 19), engine.F32, exact},
 		"gpt-oss": {Random(gptOSS(), func(r engine.Role) engine.Type {
 			if r == engine.RoleExpertGate || r == engine.RoleExpertUp || r == engine.RoleExpertDown {
 				return engine.MXFP4

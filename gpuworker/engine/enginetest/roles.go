@@ -37,10 +37,11 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 		})
 	}
 	t.Run("experts", func(t *testing.T) {
-		desc := mixture(Small().Model(), 7, 2)
-		testRolesOf(t, open(t, opener), desc)
-		testRolesOf(t, open(t, opener), grouped(mixture(desc, 6, 2)))
-		testRolesOf(t, open(t, opener), gptOSS())
+		for _, desc := range []engine.ModelDesc{
+			mixture(Small().Model(), 7, 2), grouped(mixture(Small().Model(), 6, 2)), apart(grouped(mixture(Small().Model(), 6, 2))), gptOSS(),
+		} {
+			testRolesOf(t, open(t, opener), desc)
+		}
 	})
 }
 

@@ -149,7 +149,7 @@ func (n *narrow) experts(e *engine.Experts) C.mr_experts_desc {
 		flags: flags(map[C.uint32_t]bool{
 			C.MR_EXPERTS_CHOICE_BIAS: e.ChoiceBias, C.MR_EXPERTS_RENORM: e.Renorm,
 			C.MR_EXPERTS_GROUP_BEST_TWO: e.GroupBestTwo, C.MR_EXPERTS_SHARED_GATE: e.SharedGate,
-			C.MR_EXPERTS_ROUTER_BIAS: e.RouterBias, C.MR_EXPERTS_BIAS: e.Bias,
+			C.MR_EXPERTS_ROUTER_BIAS: e.RouterBias, C.MR_EXPERTS_BIAS: e.Bias, C.MR_EXPERTS_SCALES: e.Scales, C.MR_EXPERTS_APART: e.Apart,
 		}),
 		count: n.i32("experts", e.Count), used: n.i32("experts used", e.Used), gating: C.int32_t(e.Gating),
 		groups: n.i32("groups of experts", e.Groups), groups_used: n.i32("groups used", e.GroupsUsed),

@@ -82,8 +82,7 @@ func (s *Sequence) Hidden(tokens []int32) []float64 {
 		l := &d.Layers[layer]
 		h := s.d.norm(x, !l.Mixer.NoNorm, engine.RoleAttnNorm, layer)
 		s.d.add(x, s.attention(layer, h, n), l.Mixer.EndNorm, engine.RoleAttnEndNorm, layer)
-		h = s.d.norm(x, !l.MLP.NoNorm, engine.RoleFFNNorm, layer)
-		s.d.add(x, s.d.feedForward(layer, h, n), l.MLP.EndNorm, engine.RoleFFNEndNorm, layer)
+		s.d.add(x, s.d.feedForward(layer, x, n), l.MLP.EndNorm, engine.RoleFFNEndNorm, layer)
 		if inputs != nil {
 			s.d.add(x, s.d.inputBranch(layer, x, inputs[layer]), true, engine.RoleLayerInputEndNorm, layer)
 		}
@@ -239,8 +238,14 @@ func (s *Sequence) store(layer int, h []float64, n int) {
 	}
 }
 
-func (d *Decoder) feedForward(layer int, h []float64, n int) []float64 {
-	if d.desc.Layers[layer].MLP.Kind == engine.MLPExperts {
+// feedForward returns the MLP's branch of n rows of the residual stream x.
+func (d *Decoder) feedForward(layer int, x []float64, n int) []float64 {
+	m := &d.desc.Layers[layer].MLP
+	h := d.norm(x, !m.NoNorm, engine.RoleFFNNorm, layer)
+	switch {
+	case m.Kind == engine.MLPExperts && m.Experts.Apart:
+		return d.mixtureApart(layer, x, h, n)
+	case m.Kind == engine.MLPExperts:
 		return d.mixture(layer, h, n)
 	}
 	gate := d.project(h, n, engine.RoleGate, false, 0, layer)

@@ -104,20 +104,40 @@ func Sigmoid(a float64) float64 { return 1 / (1 + math.Exp(-a)) }
 
 // mixture is the branch of experts of n rows h.
 func (d *Decoder) mixture(layer int, h []float64, n int) []float64 {
+	out := d.chosen(layer, h, h, n)
+	if d.desc.Layers[layer].MLP.Experts.SharedWidth > 0 {
+		addTo(out, d.sharedExpert(layer, h, n))
+	}
+	return out
+}
+
+// mixtureApart is the branch of experts with norms of their own. h has the norms of the shared expert.
+func (d *Decoder) mixtureApart(layer int, x, h []float64, n int) []float64 {
+	routed := d.norm(x, true, engine.RoleRouterNorm, layer)
+	for i := range routed {
+		routed[i] /= math.Sqrt(float64(d.desc.Hidden))
+	}
+	out := d.norm(d.chosen(layer, routed, d.norm(x, true, engine.RoleExpertNorm, layer), n), true, engine.RoleExpertEndNorm, layer)
+	addTo(out, d.norm(d.sharedExpert(layer, h, n), true, engine.RoleSharedEndNorm, layer))
+	return out
+}
+
+// chosen is the weighted sum of the experts that n rows use. The router reads routed, and the experts h.
+func (d *Decoder) chosen(layer int, routed, h []float64, n int) []float64 {
 	e, hidden := &d.desc.Layers[layer].MLP.Experts, d.desc.Hidden
-	logits := d.project(h, n, engine.RoleRouter, e.RouterBias, engine.RoleRouterBias, layer)
-	bias := d.tensors[name{engine.RoleChoiceBias, layer}]
+	logits := d.project(routed, n, engine.RoleRouter, e.RouterBias, engine.RoleRouterBias, layer)
+	bias, scales := d.tensors[name{engine.RoleChoiceBias, layer}], d.tensors[name{engine.RoleExpertScale, layer}]
 	out := make([]float64, n*hidden)
 	for i := range n {
 		x := h[i*hidden : (i+1)*hidden]
 		for _, c := range Route(logits[i*e.Count:(i+1)*e.Count], bias, e) {
+			if scales != nil {
+				c.Weight *= scales[c.Expert]
+			}
 			for j, v := range d.expert(layer, c.Expert, x) {
 				out[i*hidden+j] += c.Weight * v
 			}
 		}
-	}
-	if e.SharedWidth > 0 {
-		addTo(out, d.sharedExpert(layer, h, n))
 	}
 	return out
 }

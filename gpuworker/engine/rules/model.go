@@ -196,6 +196,9 @@ func (c *checker) mlp(at string, m *engine.MLP) {
 		}
 	case engine.MLPExperts:
 		c.experts(at, &m.Experts)
+		if m.Experts.Apart && (m.NoNorm || m.Experts.SharedWidth == 0) {
+			c.invalid("%shas experts with norms of their own, want a norm and a shared expert", at)
+		}
 	default:
 		c.invalid("%smlp kind is %d, want %d or %d", at, m.Kind, engine.MLPDense, engine.MLPExperts)
 	}
