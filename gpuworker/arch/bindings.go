@@ -90,14 +90,20 @@ func (r *reader) find(name string, d *engine.ModelDesc) ([]engine.Role, int, err
 	if rest, ok := strings.CutPrefix(name, "blk."); ok {
 		number, suffix, _ := strings.Cut(rest, ".")
 		layer, err := strconv.Atoi(number)
-		if err != nil || strconv.Itoa(layer) != number || layer < 0 || layer >= len(d.Layers) {
-			return nil, 0, invalid("tensor %s is of no layer from 0 to %d", name, len(d.Layers)-1)
+		if err != nil || strconv.Itoa(layer) != number || layer < 0 || layer >= len(d.Layers)+r.skipped {
+			return nil, 0, invalid("tensor %s is of no layer from 0 to %d", name, len(d.Layers)+r.skipped-1)
+		}
+		if layer >= len(d.Layers) {
+			return nil, layer, nil
 		}
 		if roles := r.fused.rolesOf(suffix, d, layer); roles != nil {
 			return roles, layer, nil
 		}
 		if slices.Contains(harmlessNames, suffix) {
 			return nil, layer, nil
+		}
+		if err := refuseSingleExpert(name, suffix); err != nil {
+			return nil, 0, err
 		}
 	}
 	return nil, 0, unsupported("tensor %s has no role in this architecture", name)

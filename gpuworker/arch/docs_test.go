@@ -76,6 +76,11 @@ func TestModelsPageListsWhatLoads(t *testing.T) {
 		}
 		names = append(names, strings.TrimSuffix(name, "`"))
 		require.Len(t, cells, 6, line)
+		if cells[4] == "-" {
+			// Not compared yet: such a row claims nothing.
+			require.Equal(t, []string{"-", "-", "-", "refuse it: a mixture of experts |\n"}, cells[2:], line)
+			continue
+		}
 		// The bound of gpu-check's stage families, which compares every architecture with transformers.
 		if strings.Trim(name, "`") == "gemma-embedding" {
 			require.Equal(t, "not yet", cells[4], "the stage has it; its figure belongs here once it has run")

@@ -82,7 +82,7 @@ func apart[T float32 | float64](mean []float64, rows []T) (worst float64) {
 
 // smallModels are the names of the small models: of each architecture, and of variants that have other
 // blocks.
-func smallModels() []string { return append(arch.Architectures(), "gemma4-e2b") }
+func smallModels() []string { return append(arch.Architectures(), "gemma4-e2b", "mixtral") }
 
 func goldenOf(t *testing.T, name string) golden {
 	t.Helper()

@@ -17,15 +17,31 @@ func zero(v float64) bool      { return v == 0 }
 func zeroOrOne(v float64) bool { return v == 0 || v == 1 }
 func one(v float64) bool       { return v == 1 }
 
+// mixtureOfExperts is the name of the keys that say how many experts a model has and how large they
+// are.
+const mixtureOfExperts = "mixture of experts"
+
 // features are the keys that change results in some families. A family that reads a key implements
 // it. In a family that does not, a file with a value that is not harmless is refused.
 var features = []feature{
-	{"expert_count", "mixture of experts", zero},
-	{"expert_used_count", "mixture of experts", zero},
-	{"expert_shared_count", "mixture of experts", zero},
-	{"expert_feed_forward_length", "mixture of experts", zero},
-	{"expert_shared_feed_forward_length", "mixture of experts", zero},
-	{"leading_dense_block_count", "mixture of experts", zero},
+	{"expert_count", mixtureOfExperts, zero},
+	{"expert_used_count", mixtureOfExperts, zero},
+	{"expert_feed_forward_length", mixtureOfExperts, zero},
+	{"expert_gating_func", mixtureOfExperts, zero},
+	{"expert_weights_norm", mixtureOfExperts, zero},
+	{"expert_weights_scale", mixtureOfExperts, zeroOrOne},
+	{"expert_shared_count", "shared expert", zero},
+	{"expert_shared_feed_forward_length", "shared expert", zero},
+	{"leading_dense_block_count", "dense layers before those with experts", zero},
+	{"interleave_moe_layer_step", "dense layers between those with experts", zeroOrOne},
+	{"moe_every_n_layers", "dense layers between those with experts", zeroOrOne},
+	{"expert_group_count", "groups of experts", zeroOrOne},
+	{"expert_group_used_count", "groups of experts", zeroOrOne},
+	{"expert_group_scale", "experts of a group that share a part", zeroOrOne},
+	{"experts_per_group", "experts of a group that share a part", zero},
+	{"expert_chunk_feed_forward_length", "experts of a group that share a part", zero},
+	{"moe_latent_size", "experts of another width than the layer's", zero},
+	{"router_logit_softcapping", "a soft cap of the router", zero},
 	{"attn_logit_softcapping", "attention soft cap", zero},
 	{"final_logit_softcapping", "logit soft cap", zero},
 	{"logit_scale", "logit scale", zeroOrOne},
@@ -62,6 +78,8 @@ var features = []feature{
 var lists = []feature{
 	{key: "rope.dimension_sections", name: "rope in sections"},
 	{key: "attention.sliding_window_pattern", name: "sliding window by layer"},
+	{key: "swiglu_clamp_exp", name: "clamped SwiGLU"},
+	{key: "swiglu_clamp_shexp", name: "clamped SwiGLU"},
 	{key: "attention.recurrent_layers", name: "layers with a recurrent state"},
 	{key: "deepstack_mapping", name: "inputs between layers"},
 }
@@ -78,7 +96,7 @@ func (r *reader) refuseUnread() error {
 			return err
 		}
 		if ok && !f.harmless(v) {
-			return unsupported("%s (metadata %s is %v)", f.name, key, v)
+			return unsupported("%s (metadata %s is %v)", r.nameOf(f), key, v)
 		}
 	}
 	for _, f := range lists {
@@ -108,6 +126,14 @@ func (r *reader) refuseWindow() error {
 		return unsupported("sliding window (metadata %s is %d, context %d)", key, window, context)
 	}
 	return nil
+}
+
+// nameOf returns the name of a feature in messages.
+func (r *reader) nameOf(f feature) string {
+	if f.name == mixtureOfExperts && r.mixture != "" {
+		return r.mixture
+	}
+	return f.name
 }
 
 func present(meta *gguf.Metadata, key string) bool {

@@ -12,6 +12,7 @@ import (
 // weights, and a number multiplies the residual stream after each layer. In E2B and E4B each layer
 // has an input of each token, and the last layers read keys and values of layers below.
 func gemma4(r *reader) engine.ModelDesc {
+	r.mixture = "experts beside a dense MLP" // of the 26B
 	d := r.decoder(engine.RopeNeox)
 	d.EmbeddingScale = root(d.Hidden)
 	d.LogitCap = r.softCap("final_logit_softcapping", 0)

@@ -23,3 +23,10 @@ func granite(r *reader) engine.ModelDesc {
 	}
 	return d
 }
+
+// granitemoe is Granite 3 with experts, which may have a shared one.
+func granitemoe(r *reader) engine.ModelDesc {
+	d := granite(r)
+	r.experts(&d, mixture{Experts: engine.Experts{Renorm: true, SharedWidth: r.count("expert_shared_feed_forward_length", maxExpertWidth)}})
+	return d
+}

@@ -45,19 +45,30 @@ var changing = map[string]any{
 	"dense_2_feat_out":                  uint32(32),
 	"dense_3_feat_out":                  uint32(32),
 	"embedding_length_per_layer_input":  uint32(8),
+	"expert_chunk_feed_forward_length":  uint32(8),
 	"embedding_scale":                   float32(3),
 	"expert_count":                      uint32(4),
 	"expert_feed_forward_length":        uint32(32),
+	"expert_gating_func":                uint32(3),
+	"expert_group_count":                uint32(3),
+	"expert_group_scale":                float32(3),
+	"expert_group_used_count":           uint32(3),
 	"expert_shared_count":               uint32(1),
 	"expert_shared_feed_forward_length": uint32(32),
 	"expert_used_count":                 uint32(2),
+	"expert_weights_norm":               true,
+	"expert_weights_scale":              float32(3),
+	"experts_per_group":                 uint32(2),
 	"final_logit_softcapping":           float32(20),
 	"full_attention_interval":           uint32(4),
-	"leading_dense_block_count":         uint32(1),
+	"interleave_moe_layer_step":         uint32(2),
+	"leading_dense_block_count":         uint32(2),
 	"logit_scale":                       float32(3),
+	"moe_every_n_layers":                uint32(2),
+	"moe_latent_size":                   uint32(8),
 	"nextn_predict_layers":              uint32(1),
 	"residual_scale":                    float32(3),
-	"rope.dimension_count":              uint32(6),
+	"rope.dimension_count":              uint32(4),
 	"rope.dimension_count_swa":          uint32(4),
 	"rope.dimension_sections":           []int32{1, 1, 1, 0},
 	"rope.freq_base":                    float32(12345),
@@ -66,6 +77,9 @@ var changing = map[string]any{
 	"rope.scaling.attn_factor":          float32(2),
 	"rope.scaling.factor":               float32(3),
 	"rope.scaling.type":                 "yarn",
+	"router_logit_softcapping":          float32(30),
+	"swiglu_clamp_exp":                  []float32{7},
+	"swiglu_clamp_shexp":                []float32{7},
 	"swin_norm":                         true,
 	"use_parallel_residual":             true,
 }
@@ -81,6 +95,9 @@ func TestNoKeyThatChangesResultsIsIgnored(t *testing.T) {
 			}
 			if name == "gemma-embedding" && strings.HasPrefix(key, "dense_") {
 				continue // they change the layers after the pooling
+			}
+			if e := base.Layers[len(base.Layers)-1].MLP.Experts; key == "expert_weights_norm" && e.Count > 0 {
+				value = !e.Renorm
 			}
 			if shape, _ := synth.Small(name); fmt.Sprint(shape.Family.Keys[key]) == fmt.Sprint(value) {
 				continue

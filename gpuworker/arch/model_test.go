@@ -232,7 +232,7 @@ func TestUnsupportedModelsAreRefusedByName(t *testing.T) {
 		"a recurrent architecture":      {llama().set("general.architecture", "mamba"), arch.ErrUnsupportedArch, `architecture "mamba" needs layers with a recurrent state, which no engine computes yet: want one of [`},
 		"Command R":                     {llama().set("general.architecture", "command-r"), arch.ErrUnsupportedArch, `architecture "command-r" needs layer norms, and an MLP that reads the input of attention`},
 		"Command R7B":                   {llama().set("general.architecture", "cohere2"), arch.ErrUnsupportedArch, `architecture "cohere2" needs layer norms, and an MLP that reads the input of attention`},
-		"experts":                       {llama().set("llama.expert_count", uint32(8)), arch.ErrUnsupportedArch, "mixture of experts (metadata llama.expert_count is 8)"},
+		"experts":                       {qwen3().set("qwen3.expert_count", uint32(8)), arch.ErrUnsupportedArch, "mixture of experts (metadata qwen3.expert_count is 8)"},
 		"a sliding window":              {qwen3().set("qwen3.attention.sliding_window", uint32(63)), arch.ErrUnsupportedArch, "sliding window (metadata qwen3.attention.sliding_window is 63, context 64)"},
 		"windows by layer":              {qwen3().set("qwen3.attention.sliding_window", []uint32{1}), arch.ErrUnsupportedArch, "sliding window"},
 		"a window in words":             {llama().set("llama.attention.sliding_window", "63"), gguf.ErrValueType, "attention.sliding_window"},

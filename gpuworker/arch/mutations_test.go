@@ -86,6 +86,30 @@ var mutations = map[string]func(w *reference.Weights) bool{
 		}
 		return changed
 	}),
+	"one expert less":          experts(func(e *engine.Experts) bool { e.Used--; return e.Used > 0 }),
+	"weights of another sum":   experts(func(e *engine.Experts) bool { e.Renorm = !e.Renorm; return true }),
+	"weights of another kind":  experts(func(e *engine.Experts) bool { e.Gating = engine.GateSigmoid - e.Gating; return true }),
+	"another scale of weights": experts(func(e *engine.Experts) bool { e.WeightScale *= 1.01; return e.WeightScale > 0 }),
+	"no bias of the choice": without(engine.RoleChoiceBias, experts(func(e *engine.Experts) bool {
+		was := e.ChoiceBias
+		e.ChoiceBias = false
+		return was
+	})),
+	"no groups of experts": experts(func(e *engine.Experts) bool {
+		was := e.Groups
+		e.Groups, e.GroupsUsed, e.GroupBestTwo = 0, 0, false
+		return was > 0
+	}),
+	"one group less":           experts(func(e *engine.Experts) bool { e.GroupsUsed--; return e.GroupsUsed > 0 }),
+	"groups by the best alone": experts(func(e *engine.Experts) bool { was := e.GroupBestTwo; e.GroupBestTwo = false; return was }),
+	"no shared expert": experts(func(e *engine.Experts) bool {
+		was := e.SharedWidth
+		e.SharedWidth, e.SharedGate = 0, false
+		return was > 0
+	}),
+	"no gate of the shared":      experts(func(e *engine.Experts) bool { was := e.SharedGate; e.SharedGate = false; return was }),
+	"experts' gate for up":       exchanged(engine.RoleExpertGate, engine.RoleExpertUp),
+	"the shared gate for up":     exchanged(engine.RoleSharedGate, engine.RoleSharedUp),
 	"gate for up":                exchanged(engine.RoleGate, engine.RoleUp),
 	"one end norm for another":   exchanged(engine.RoleAttnEndNorm, engine.RoleFFNEndNorm),
 	"one norm for another":       exchanged(engine.RoleAttnNorm, engine.RoleFFNNorm),
@@ -114,6 +138,10 @@ func mlps(change func(*engine.MLP) bool) func(*reference.Weights) bool {
 	return layers(func(l *engine.Layer) bool { return change(&l.MLP) })
 }
 
+func experts(change func(*engine.Experts) bool) func(*reference.Weights) bool {
+	return mlps(func(m *engine.MLP) bool { return m.Kind == engine.MLPExperts && change(&m.Experts) })
+}
+
 func layers(change func(*engine.Layer) bool) func(*reference.Weights) bool {
 	return whole(func(d *engine.ModelDesc) bool {
 		changed := false
@@ -130,6 +158,14 @@ func layers(change func(*engine.Layer) bool) func(*reference.Weights) bool {
 
 func ropes(i int, change func(*engine.Rope) bool) func(*reference.Weights) bool {
 	return whole(func(d *engine.ModelDesc) bool { return i < len(d.Ropes) && change(&d.Ropes[i]) })
+}
+
+// without removes the tensors of a role too, because the reference computes with those that it has.
+func without(role engine.Role, change func(*reference.Weights) bool) func(*reference.Weights) bool {
+	return func(w *reference.Weights) bool {
+		w.Tensors = slices.DeleteFunc(w.Tensors, func(t reference.Tensor) bool { return t.Role == role })
+		return change(w)
+	}
 }
 
 // exchanged exchanges the tensors of two roles in every layer.

@@ -37,6 +37,16 @@ var fileNames = [engine.RoleCount]string{
 	engine.RoleLayerInputGate:       "inp_gate.weight",
 	engine.RoleLayerInputDown:       "proj.weight",
 	engine.RoleLayerInputEndNorm:    "post_norm.weight",
+
+	engine.RoleRouter:       "ffn_gate_inp.weight",
+	engine.RoleChoiceBias:   "exp_probs_b.bias",
+	engine.RoleExpertGate:   "ffn_gate_exps.weight",
+	engine.RoleExpertUp:     "ffn_up_exps.weight",
+	engine.RoleExpertDown:   "ffn_down_exps.weight",
+	engine.RoleSharedRouter: "ffn_gate_inp_shexp.weight",
+	engine.RoleSharedGate:   "ffn_gate_shexp.weight",
+	engine.RoleSharedUp:     "ffn_up_shexp.weight",
+	engine.RoleSharedDown:   "ffn_down_shexp.weight",
 }
 
 // TensorName is the name of a tensor in model files. layer is ignored for roles outside the layers.

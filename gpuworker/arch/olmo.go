@@ -14,3 +14,13 @@ func olmo2(r *reader) engine.ModelDesc {
 	r.localRope(&d, r.windowed(&d, 0, 4), d.Ropes[0].Base)
 	return d
 }
+
+// olmoe is OLMoE: a Llama of experts with norms over the whole rows of Q and K.
+func olmoe(r *reader) engine.ModelDesc {
+	d := r.decoder(engine.RopeNeox)
+	for i := range d.Layers {
+		d.Layers[i].Mixer.QKRowNorm = true
+	}
+	r.experts(&d, mixture{})
+	return d
+}

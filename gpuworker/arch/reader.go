@@ -32,8 +32,11 @@ type reader struct {
 	err    error
 	read   map[string]bool // keys that the family implements
 
-	fused  fusion          // tensors of the family that hold several roles
-	unused map[string]bool // names of tensors that engines do not need, such as those whose numbers are in the description
+	fused   fusion          // tensors of the family that hold several roles
+	unused  map[string]bool // names of tensors that engines do not need, such as those whose numbers are in the description
+	skipped int             // layers of the file after the last of the description, whose tensors engines do not need
+
+	mixture string // block that a mixture of experts of this family needs and no engine computes; "" = the family has none
 
 	short *shortRope   // nil: one list of divisors for all contexts
 	dense []DenseShape // layers after the pooling

@@ -4,16 +4,25 @@ import "strings"
 
 // Blocks that the architectures in unbuilt need and no engine computes.
 const (
-	experts      = "a mixture of experts"
+	gated        = "gates of the attention's output"
+	sinks        = "attention sinks"
+	sinksBiases  = "attention sinks, and experts with biases and a clamped SwiGLU"
+	besidesDense = "experts beside a dense MLP"
+	chunks       = "experts of a group that share a part"
+	lateNorms    = "norms of heads after the rotation"
+	routedBefore = "a router that reads the input of the layer"
+	weighted     = "experts whose inputs are weighted"
+	sections     = "a rotation in sections"
 	latent       = "latent attention"
-	latentMoE    = "latent attention and a mixture of experts"
 	recurrent    = "layers with a recurrent state"
 	layerNorms   = "layer norms"
 	besides      = "layer norms, and an MLP that reads the input of attention"
-	besidesMoE   = "layer norms, an MLP that reads the input of attention, and a mixture of experts"
 	distances    = "biases of scores by distance" + others
 	encoderNorms = "layer norms" + others
 	manyStreams  = "several residual streams"
+
+	// comparison is what a family lacks whose blocks are built.
+	comparison = "a comparison with another implementation"
 
 	others = " (models that embed texts and run are EmbeddingGemma and decoders such as Qwen3-Embedding)"
 )
@@ -21,15 +30,21 @@ const (
 // unbuilt says of architectures that files are published in and that no family reads, which block
 // is missing.
 var unbuilt = index(map[string]string{
-	experts: "afmoe arctic bailingmoe bailingmoe2 dbrx deepseek dots1 ernie4_5-moe exaone-moe glm4moe gpt-oss granitemoe grok " +
-		"grovemoe hunyuan-moe llama4 mimo2 minimax-m2 olmoe phimoe qwen2moe qwen3moe qwen3vlmoe smallthinker",
-	latent:    "minicpm3 plm",
-	latentMoE: "deepseek2 deepseek2-ocr deepseek32 glm-dsa mistral4",
+	comparison:   "bailingmoe bailingmoe2 deepseek eurobert exaone-moe neo-bert",
+	gated:        "afmoe",
+	sinks:        "mimo2",
+	sinksBiases:  "gpt-oss",
+	besidesDense: "arctic grok",
+	chunks:       "grovemoe",
+	lateNorms:    "hunyuan-moe",
+	routedBefore: "smallthinker",
+	weighted:     "llama4",
+	sections:     "qwen3vlmoe",
+	latent:       "deepseek2 deepseek2-ocr deepseek32 glm-dsa minicpm3 mistral4 plm",
 	recurrent: "arwkv7 falcon-h1 granitehybrid jamba kimi-linear lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe plamo2 " +
 		"qwen35 qwen35moe qwen3next rwkv6 rwkv6qwen2 rwkv7",
-	layerNorms:   "bloom codeshell falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 stablelm starcoder starcoder2",
-	besides:      "cohere2 command-r",
-	besidesMoE:   "cohere2moe",
+	layerNorms:   "bloom codeshell dbrx falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 phimoe stablelm starcoder starcoder2",
+	besides:      "cohere2 cohere2moe command-r",
 	distances:    "t5 t5encoder",
 	encoderNorms: "bert jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe",
 	manyStreams:  "gemma3n",
@@ -47,7 +62,11 @@ func index(names map[string]string) map[string]string {
 
 // unknown is the error of an architecture that no family reads.
 func unknown(architecture string) error {
-	if block, ok := unbuilt[architecture]; ok {
+	block, ok := unbuilt[architecture]
+	switch {
+	case block == comparison:
+		return unsupported("architecture %q lacks %s here: want one of %v", architecture, block, Architectures())
+	case ok:
 		return unsupported("architecture %q needs %s, which no engine computes yet: want one of %v", architecture, block, Architectures())
 	}
 	return unsupported("architecture %.64q, want one of %v", architecture, Architectures())

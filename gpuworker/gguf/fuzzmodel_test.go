@@ -68,6 +68,10 @@ var edges = []map[string]any{
 	{"rope.scaling.type": "yarn", "rope.scaling.factor": float32(3e38), "rope.scaling.original_context_length": uint32(1)},
 	{"rope.scaling.type": "linear", "rope.scaling.factor": float32(math.NaN())},
 	{"embedding_length_per_layer_input": uint32(math.MaxUint32), "attention.shared_kv_layers": uint32(7)},
+	{"expert_count": uint32(math.MaxUint32), "expert_used_count": uint32(1)},
+	{"expert_count": uint32(4), "expert_used_count": uint32(5), "leading_dense_block_count": uint32(0)},
+	{"expert_count": uint32(6), "expert_used_count": uint32(2), "expert_group_count": uint32(4), "expert_group_used_count": uint32(1)},
+	{"expert_shared_count": uint32(4096), "expert_feed_forward_length": uint32(1 << 22), "nextn_predict_layers": uint32(3)},
 	{"pooling_type": uint32(4), "classifier.output_labels": []string{"yes", "no"}},
 }
 

@@ -12,6 +12,21 @@ import (
 // hidden/heads wide where the family allows it, and an odd vocabulary. Scales and caps are such that
 // another value changes logits by far more than rounding does.
 var small = map[string]Family{
+	"dots1": {
+		Keys: keys(4, 48, 80, 4, 4, 12, map[string]any{
+			"expert_count": uint32(11), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20), "expert_shared_count": uint32(2),
+			"leading_dense_block_count": uint32(1), "expert_gating_func": uint32(2), "expert_weights_norm": true,
+			"expert_weights_scale": float32(2.5),
+		}),
+		Tensors: []string{headName, "blk.1.exp_probs_b.bias"},
+	},
+	"ernie4_5-moe": {
+		Keys: keys(4, 48, 80, 4, 2, 12, map[string]any{
+			"expert_count": uint32(12), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20), "expert_shared_count": uint32(2),
+			"expert_shared_feed_forward_length": uint32(40), "leading_dense_block_count": uint32(1), "interleave_moe_layer_step": uint32(1),
+		}),
+		Tensors: []string{"blk.1.exp_probs_b.bias"},
+	},
 	"exaone4": {
 		// llama.cpp knows the windows of the 32B by its 64 layers.
 		Keys: keys(64, 32, 48, 4, 2, 8, map[string]any{
@@ -60,10 +75,30 @@ var small = map[string]Family{
 		Keys:    keys(3, 48, 80, 4, 2, 12, map[string]any{"rope.dimension_count": uint32(8)}),
 		Tensors: []string{headName, "blk.0.attn_q.bias"},
 	},
+	"glm4moe": {
+		Keys: keys(4, 48, 80, 4, 2, 12, map[string]any{
+			"rope.dimension_count": uint32(6), "expert_count": uint32(12), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20),
+			"expert_shared_count": uint32(2), "expert_group_count": uint32(4), "expert_group_used_count": uint32(2),
+			"leading_dense_block_count": uint32(1), "expert_gating_func": uint32(2), "expert_weights_norm": true,
+			"expert_weights_scale": float32(1.5), "nextn_predict_layers": uint32(0),
+		}),
+		Tensors: []string{headName, "blk.0.attn_q.bias", "blk.0.attn_q_norm.weight"},
+	},
 	"granite": {Keys: keys(3, 48, 80, 4, 2, 12, map[string]any{
 		"embedding_scale": float32(12), "residual_scale": float32(0.22), "logit_scale": float32(0.5), "attention.scale": float32(0.125),
 	})},
+	"granitemoe": {Keys: keys(3, 48, 36, 4, 2, 12, map[string]any{
+		"embedding_scale": float32(3), "residual_scale": float32(0.22), "logit_scale": float32(0.5), "attention.scale": float32(0.125),
+		"expert_count": uint32(9), "expert_used_count": uint32(3), "expert_shared_feed_forward_length": uint32(28),
+	})},
 	"llama": {Keys: keys(3, 48, 80, 6, 2, 10, nil), Tensors: []string{headName}, Factors: []float64{1, 1, 2, 6, 8}},
+	"minimax-m2": {
+		Keys: keys(3, 48, 24, 4, 2, 16, map[string]any{
+			"rope.dimension_count": uint32(8), "expert_count": uint32(10), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(24),
+			"expert_gating_func": uint32(2),
+		}),
+		Tensors: []string{headName},
+	},
 	"mistral3": {
 		Keys: keys(3, 48, 80, 4, 2, 16, map[string]any{
 			"rope.scaling.type": "yarn", "rope.scaling.factor": float32(16), "rope.scaling.original_context_length": uint32(32),
@@ -79,6 +114,11 @@ var small = map[string]Family{
 		}),
 		Tensors: []string{headName},
 	},
+	// llama.cpp wants as many heads of keys as of queries.
+	"olmoe": {
+		Keys:    keys(3, 64, 40, 4, 4, 16, map[string]any{"expert_count": uint32(14), "expert_used_count": uint32(4)}),
+		Tensors: []string{headName},
+	},
 	// Its context is beyond the original one.
 	"phi3": {
 		Keys: keys(3, 48, 80, 4, 2, 12, map[string]any{
@@ -86,8 +126,21 @@ var small = map[string]Family{
 		}),
 		Tensors: []string{headName}, Long: []float64{1, 2.5, 7, 16}, Short: []float64{1, 1.25, 1.5, 3},
 	},
-	"qwen2":    {Keys: keys(3, 48, 80, 4, 2, 12, nil)},
-	"qwen3":    {Keys: keys(3, 48, 80, 4, 2, 20, nil), Tensors: []string{headName}},
+	"qwen2": {Keys: keys(3, 48, 80, 4, 2, 12, nil)},
+	"qwen2moe": {
+		Keys: keys(3, 48, 80, 4, 2, 12, map[string]any{
+			"expert_count": uint32(10), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20),
+			"expert_shared_feed_forward_length": uint32(28),
+		}),
+		Tensors: []string{headName},
+	},
+	"qwen3": {Keys: keys(3, 48, 80, 4, 2, 20, nil), Tensors: []string{headName}},
+	"qwen3moe": {
+		Keys: keys(3, 48, 80, 4, 2, 20, map[string]any{
+			"expert_count": uint32(16), "expert_used_count": uint32(4), "expert_feed_forward_length": uint32(24),
+		}),
+		Tensors: []string{headName},
+	},
 	"seed_oss": {Keys: keys(3, 40, 80, 4, 2, 16, nil), Tensors: []string{headName, "blk.0.attn_q.bias"}},
 	"smollm3":  {Keys: keys(6, 60, 80, 6, 2, 10, map[string]any{"rope.freq_base": float32(5e4)})},
 }

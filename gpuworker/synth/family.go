@@ -37,7 +37,7 @@ func (f *Family) plan(architecture string) (*plan, error) {
 	}
 	tensors := slices.Clone(p.factors)
 	for _, name := range f.Tensors { // only their presence counts
-		tensors = append(tensors, tensor{name, gguf.F32, []uint64{1}, norm})
+		tensors = append(tensors, tensor{name: name, typ: gguf.F32, dims: []uint64{1}, fill: norm})
 	}
 	for _, t := range tensors {
 		out.Tensor(t.name, t.typ, t.dims...)

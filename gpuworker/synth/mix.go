@@ -42,7 +42,7 @@ func (m Mix) writable() bool {
 
 // of is the type of a matrix. The head gets more bits, which may be the embedding. So do the value
 // and the feed-forward output matrices in the first and the last eighth of the layers and in every
-// third layer between.
+// third layer between. A router is of F32, as in published files.
 func (m Mix) of(role engine.Role, layer int, d *engine.ModelDesc) gguf.Type {
 	layers := len(d.Layers)
 	eighth := layers / 8
@@ -50,9 +50,16 @@ func (m Mix) of(role engine.Role, layer int, d *engine.ModelDesc) gguf.Type {
 	switch {
 	case role == engine.RoleOutput, role == engine.RoleEmbedding && d.TiedHead:
 		return m.more
-	case (role == engine.RoleV || role == engine.RoleDown) && picked:
+	case role == engine.RoleRouter:
+		return gguf.F32
+	case (role == engine.RoleV || isDown(role)) && picked:
 		return m.more
 	default:
 		return m.usual
 	}
+}
+
+// isDown reports whether a matrix returns from the width of an MLP.
+func isDown(role engine.Role) bool {
+	return role == engine.RoleDown || role == engine.RoleExpertDown || role == engine.RoleSharedDown
 }

@@ -15,7 +15,15 @@ var smallVariants = map[string]Family{
 		Tensors: append(inLayers("attn_v.weight", 0, 1, 2, 3, 4), inLayers("layer_output_scale.weight", 0, 1, 2, 3, 4, 5)...),
 		Factors: small["gemma4"].Factors,
 	},
-	"mistral": {Architecture: "llama", Keys: changed("llama", map[string]any{"attention.sliding_window": uint32(24)}), Tensors: []string{headName}},
+	"granitemoe-plain": {Architecture: "granitemoe", Keys: changed("granitemoe", nil, "expert_shared_feed_forward_length")},
+	"mistral":          {Architecture: "llama", Keys: changed("llama", map[string]any{"attention.sliding_window": uint32(24)}), Tensors: []string{headName}},
+	"mixtral": {
+		Architecture: "llama",
+		Keys: changed("llama", map[string]any{
+			"feed_forward_length": uint32(40), "expert_count": uint32(8), "expert_used_count": uint32(2),
+		}),
+		Tensors: []string{headName},
+	},
 	"olmo2-plain": {
 		Architecture: "olmo2",
 		Keys:         changed("olmo2", nil, "attention.sliding_window", "attention.sliding_window_pattern", "rope.scaling.type", "rope.scaling.factor"),

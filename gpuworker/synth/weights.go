@@ -1,6 +1,7 @@
 package synth
 
 import (
+	"cmp"
 	"encoding/binary"
 	"io"
 	"math"
@@ -29,7 +30,7 @@ func (t tensor) write(w io.Writer, s stream) error {
 		_, err := w.Write(b)
 		return err
 	}
-	fill := newFill(t.typ, 1/math.Sqrt(float64(t.dims[0])))
+	fill := newFill(t.typ, cmp.Or(t.gain, 1)/math.Sqrt(float64(t.dims[0])))
 	group := 8 * t.typ.BlockBytes() // whole blocks and whole words
 	piece := make([]byte, max(1, pieceBytes/group)*group)
 	for offset, size := uint64(0), t.typ.RowBytes(t.elements()); offset < size; {

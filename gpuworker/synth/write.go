@@ -9,12 +9,14 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// tensor is one tensor to write: a matrix in a weight type, or a vector in F32 made by fill.
+// tensor is one tensor to write: a matrix or a stack of them in a weight type, or a vector in F32
+// made by fill.
 type tensor struct {
 	name string
 	typ  gguf.Type
 	dims []uint64
 	fill func(s stream, i int) float32
+	gain float64 // of the standard deviation of a matrix; 0 = 1
 }
 
 // Write writes a complete file of the shape with matrices of the mix to w, as a stream. Errors wrap
@@ -144,6 +146,7 @@ func (p *plan) list(mix Mix) []tensor {
 			t.fill = fillOf(role)
 		} else {
 			t.typ = fit(mix.of(role, layer, d), int(t.dims[0]))
+			t.gain = gainOf(role, layer, d)
 		}
 		ts = append(ts, t)
 	}
@@ -172,18 +175,30 @@ func (p *plan) list(mix Mix) []tensor {
 func (p *plan) divide(name string, divisors []float64) {
 	if divisors != nil {
 		fill := func(_ stream, i int) float32 { return float32(divisors[i]) }
-		p.factors = append(p.factors, tensor{name, gguf.F32, []uint64{uint64(len(divisors))}, fill})
+		p.factors = append(p.factors, tensor{name: name, typ: gguf.F32, dims: []uint64{uint64(len(divisors))}, fill: fill})
 	}
 }
 
 // fillOf makes the numbers of a vector.
 func fillOf(role engine.Role) func(stream, int) float32 {
 	switch role {
-	case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias:
+	case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleSharedRouter:
 		return bias
+	case engine.RoleChoiceBias:
+		return choiceBias
 	default:
 		return norm
 	}
+}
+
+// gainOf makes logits of a router by softmax four times as large as those of other matrices, so
+// that a few of many experts have most of the weight, as in trained models. By sigmoid they would
+// all be close to one.
+func gainOf(role engine.Role, layer int, d *engine.ModelDesc) float64 {
+	if role == engine.RoleRouter && d.Layers[layer].MLP.Experts.Gating == engine.GateSoftmax {
+		return 4
+	}
+	return 1
 }
 
 // fit returns the type of a matrix with rows of n if typ is requested.
@@ -206,9 +221,11 @@ func fit(typ gguf.Type, n int) gguf.Type {
 	return typ
 }
 
-// norm scatters from 0.75 to 1.25, bias from -0.25 to 0.25.
-func norm(s stream, i int) float32 { return 0.75 + unit(s.word(uint64(i)))/2 }
-func bias(s stream, i int) float32 { return unit(s.word(uint64(i)))/2 - 0.25 }
+// norm scatters from 0.75 to 1.25, bias from -0.25 to 0.25, and choiceBias from 0 to 0.1: not below
+// 0, because transformers gives experts outside of the best groups a score of 0.
+func norm(s stream, i int) float32       { return 0.75 + unit(s.word(uint64(i)))/2 }
+func bias(s stream, i int) float32       { return unit(s.word(uint64(i)))/2 - 0.25 }
+func choiceBias(s stream, i int) float32 { return unit(s.word(uint64(i))) / 10 }
 
 // unit returns a number from 0 up to and without 1.
 func unit(w uint64) float32 { return float32(w>>40) / (1 << 24) }

@@ -174,6 +174,64 @@ func TestNormsScatterAroundOneAndRopeFactorsGrow(t *testing.T) {
 	}
 }
 
+func TestMixturesAreDrawnByTheirRoles(t *testing.T) {
+	// Stacks are scaled by the row length, a router by softmax has four times the usual logits, and
+	// a choice bias is from 0 to 0.1. Of a mix, the router is F32, and the down matrices of the
+	// picked layers get more bits.
+	spread := func(name, tensor string) (float64, []uint64) {
+		shape, ok := synth.Small(name)
+		require.True(t, ok)
+		f := write(t, shape, gguf.F32, 1)
+		at, ok := f.Tensor(tensor)
+		require.True(t, ok, tensor)
+		var squares float64
+		values := weights(t, f, at)
+		for _, v := range values {
+			squares += v * v
+		}
+		return math.Sqrt(squares / float64(len(values)) * float64(at.Dims[0])), at.Dims
+	}
+	for _, tc := range []struct {
+		name, tensor string
+		want         float64
+		dims         []uint64
+	}{
+		{"qwen3moe", "blk.1.ffn_gate_exps.weight", 1, []uint64{48, 24, 16}},
+		{"qwen3moe", "blk.1.ffn_down_exps.weight", 1, []uint64{24, 48, 16}},
+		{"qwen3moe", "blk.1.ffn_gate_inp.weight", 4, []uint64{48, 16}},
+		{"minimax-m2", "blk.1.ffn_gate_inp.weight", 1, []uint64{48, 10}},
+		{"glm4moe", "blk.0.ffn_down.weight", 1, []uint64{80, 48}},
+		{"qwen2moe", "blk.2.ffn_up_shexp.weight", 1, []uint64{48, 28}},
+	} {
+		got, dims := spread(tc.name, tc.tensor)
+		require.InDelta(t, 1, got/tc.want, 0.08, "%s of %s", tc.tensor, tc.name)
+		require.Equal(t, tc.dims, dims)
+	}
+	shape, _ := synth.Small("glm4moe")
+	f := write(t, shape, gguf.F32, 1)
+	bias, _ := f.Tensor("blk.3.exp_probs_b.bias")
+	values := weights(t, f, bias)
+	require.Len(t, values, 12)
+	for _, v := range values {
+		require.GreaterOrEqual(t, v, 0.0)
+		require.Less(t, v, 0.1)
+	}
+	shape, _ = synth.Small("olmoe")
+	var mixed bytes.Buffer
+	require.NoError(t, synth.Write(&mixed, shape, synth.Q4KM, 1))
+	f, err := gguf.Parse(mixed.Bytes())
+	require.NoError(t, err)
+	for tensor, want := range map[string]gguf.Type{
+		"blk.0.ffn_gate_inp.weight": gguf.F32, "blk.0.ffn_up_exps.weight": gguf.Q5_0,
+		"blk.0.attn_v.weight": gguf.Q5_0, "blk.2.attn_v.weight": gguf.Q8_0,
+		"blk.2.ffn_down_exps.weight": gguf.F16, // rows of 40
+	} {
+		at, ok := f.Tensor(tensor)
+		require.True(t, ok, tensor)
+		require.Equal(t, want, at.Type, tensor)
+	}
+}
+
 func TestNamedShapesMatchTheirModels(t *testing.T) {
 	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360,
 		"llama-70b": 70553706560, "gemma3-1b": 999885952, "gemma3-12b": 11766034176, "phi4-14b": 14659507200, "mistral-small-24b": 23572403200,
@@ -192,7 +250,7 @@ func TestNamedShapesMatchTheirModels(t *testing.T) {
 }
 
 func TestSmallModelsAreWhatTheirArchitecturesRead(t *testing.T) {
-	windows := map[string]bool{"mistral": true, "phi3-window": true, "olmo3": true, "olmo2": true, "gemma4-dense": true}
+	windows := map[string]bool{"mistral": true, "phi3-window": true, "olmo3": true, "olmo2": true, "gemma4-dense": true, "mixtral": false}
 	for _, name := range synth.SmallNames() {
 		shape, ok := synth.Small(name)
 		require.True(t, ok)
