@@ -21,6 +21,16 @@ var published = []Shape{
 		"vocab_size": uint32(131072), "context_length": uint32(32768), "rope.freq_base": float32(1e8),
 	}), headName),
 	gemma4Published("gemma4-31b", 60, 5376, 21504, 32, 16, 4),
+	// https://huggingface.co/allenai/OLMoE-1B-7B-0924
+	family("olmoe-1b-7b", "olmoe", keys(16, 2048, 1024, 16, 16, 128, map[string]any{
+		"vocab_size": uint32(50304), "context_length": uint32(4096), "attention.layer_norm_rms_epsilon": float32(1e-5),
+		"expert_count": uint32(64), "expert_used_count": uint32(8),
+	}), headName),
+	// https://huggingface.co/Qwen/Qwen3-30B-A3B
+	family("qwen3-30b-a3b", "qwen3moe", keys(48, 2048, 6144, 32, 4, 128, map[string]any{
+		"vocab_size": uint32(151936), "context_length": uint32(40960), "rope.freq_base": float32(1e6),
+		"expert_count": uint32(128), "expert_used_count": uint32(8), "expert_feed_forward_length": uint32(768),
+	}), headName),
 }
 
 func family(name, architecture string, keys map[string]any, tensors ...string) Shape {

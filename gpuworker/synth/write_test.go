@@ -235,7 +235,7 @@ func TestMixturesAreDrawnByTheirRoles(t *testing.T) {
 func TestNamedShapesMatchTheirModels(t *testing.T) {
 	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360,
 		"llama-70b": 70553706560, "gemma3-1b": 999885952, "gemma3-12b": 11766034176, "phi4-14b": 14659507200, "mistral-small-24b": 23572403200,
-		"gemma4-31b": 30697345596}
+		"gemma4-31b": 30697345596, "olmoe-1b-7b": 6919161856, "qwen3-30b-a3b": 30532122624}
 	require.Len(t, synth.Names(), len(want))
 	for _, name := range synth.Names() {
 		shape, ok := synth.Lookup(name)
