@@ -91,8 +91,30 @@ def biases(names):
     return "blk.0.attn_q.bias" in names
 
 
+def experts(of, count):
+    """The experts of most families; count is what the configuration calls their number."""
+    return {
+        count: of["expert_count"], "num_experts_per_tok": of["expert_used_count"],
+        "moe_intermediate_size": of.get("expert_feed_forward_length", first(of["feed_forward_length"])),
+    }
+
+
+def grouped(of):
+    """What dots.llm1 and GLM-4.5 have besides: groups, of which one is none, a scale, a shared expert, and dense layers before."""
+    return {
+        **experts(of, "n_routed_experts"), "n_shared_experts": of["expert_shared_count"],
+        "n_group": of.get("expert_group_count", 1), "topk_group": of.get("expert_group_used_count", 1),
+        "norm_topk_prob": of.get("expert_weights_norm", True), "routed_scaling_factor": of.get("expert_weights_scale", 0.0) or 1.0,
+        "first_k_dense_replace": of.get("leading_dense_block_count", 0),
+    }
+
+
 def llama(of, names):
     window = of.get("attention.sliding_window", 0)
+    if of.get("expert_count"):
+        return Config("Mixtral", common(of, names) | {
+            "num_local_experts": of["expert_count"], "num_experts_per_tok": of["expert_used_count"], "sliding_window": window or None,
+        })
     if window:
         return Config("Mistral", common(of, names) | {"sliding_window": window})
     return Config("Llama", common(of, names) | {"attention_bias": biases(names)})
@@ -111,6 +133,20 @@ def qwen2(of, names):
 
 def qwen3(of, names):
     return Config("Qwen3", common(of, names) | {"attention_bias": biases(names), "use_sliding_window": False})
+
+
+def qwen2moe(of, names):
+    return Config("Qwen2Moe", common(of, names) | experts(of, "num_experts") | {
+        "shared_expert_intermediate_size": of["expert_shared_feed_forward_length"], "norm_topk_prob": of.get("expert_weights_norm", False),
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False,
+    })
+
+
+def qwen3moe(of, names):
+    return Config("Qwen3Moe", common(of, names) | experts(of, "num_experts") | {
+        "norm_topk_prob": of.get("expert_weights_norm", True), "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "attention_bias": biases(names), "use_sliding_window": False,
+    })
 
 
 def gemma(of, names, layers_of_27b):
@@ -177,6 +213,14 @@ def olmo2(of, names):
     return Config("Olmo3", fields | {"rope_parameters": each})
 
 
+def olmoe(of, names):
+    """Experts are as wide as the configuration's MLP."""
+    return Config("Olmoe", common(of, names) | {
+        "num_experts": of["expert_count"], "num_experts_per_tok": of["expert_used_count"],
+        "norm_topk_prob": of.get("expert_weights_norm", False), "attention_bias": False, "clip_qkv": None,
+    })
+
+
 def smollm3(of, names):
     layers = of["block_count"]
     return Config("SmolLM3", common(of, names) | {
@@ -186,11 +230,23 @@ def smollm3(of, names):
 
 
 def granite(of, names):
-    return Config("Granite", common(of, names) | {
+    return Config("Granite", scaled(of, names))
+
+
+def granitemoe(of, names):
+    """Experts are as wide as the configuration's MLP. One class has a shared expert, the other has none."""
+    fields = scaled(of, names) | {"num_local_experts": of["expert_count"], "num_experts_per_tok": of["expert_used_count"]}
+    if shared := of.get("expert_shared_feed_forward_length"):
+        return Config("GraniteMoeShared", fields | {"shared_intermediate_size": shared})
+    return Config("GraniteMoe", fields)
+
+
+def scaled(of, names):
+    return common(of, names) | {
         "embedding_multiplier": of.get("embedding_scale", 1.0), "residual_multiplier": of.get("residual_scale", 1.0),
         "logits_scaling": of["logit_scale"], "attention_multiplier": of.get("attention.scale", 1 / math.sqrt(width(of))),
         "attention_bias": biases(names),
-    })
+    }
 
 
 def exaone4(of, names):
@@ -218,6 +274,36 @@ def glm4(of, names):
     return Config("Glm4", fields | {"attention_bias": biases(names)})
 
 
+def glm4moe(of, names):
+    fields = common(of, names)
+    fields["rope_parameters"].setdefault("partial_rotary_factor", 1.0)  # else transformers rotates half a head
+    fields["num_hidden_layers"] -= of.get("nextn_predict_layers", 0)
+    return Config("Glm4Moe", fields | grouped(of) | {"attention_bias": biases(names), "use_qk_norm": "blk.0.attn_q_norm.weight" in names})
+
+
+def dots1(of, names):
+    return Config("Dots1", common(of, names) | grouped(of) | {"attention_bias": biases(names), "sliding_window": None})
+
+
+def ernie4_5_moe(of, names):
+    return Config("Ernie4_5_Moe", common(of, names) | {
+        "moe_num_experts": of["expert_count"], "moe_k": of["expert_used_count"], "moe_intermediate_size": of["expert_feed_forward_length"],
+        "moe_num_shared_experts": of.get("expert_shared_count", 0), "moe_layer_start_index": of.get("leading_dense_block_count", 0),
+        "moe_layer_interval": 1, "use_bias": False,
+    })
+
+
+def minimax_m2(of, names):
+    """Experts are as wide as the configuration's MLP. Its class makes the rotated part of a head from rotary_dim, whatever
+    rope_parameters says."""
+    return Config("MiniMaxM2", common(of, names) | {
+        "intermediate_size": of.get("expert_feed_forward_length", of["feed_forward_length"]),
+        "num_local_experts": of["expert_count"], "num_experts_per_tok": of["expert_used_count"],
+        "rotary_dim": of.get("rope.dimension_count", width(of)),
+    })
+
+
 FAMILIES = {each.__name__: each for each in (
-    exaone4, gemma2, gemma3, gemma4, glm4, granite, llama, mistral3, olmo2, phi3, qwen2, qwen3, seed_oss, smollm3,
-)} | {"gemma-embedding": gemma_embedding}
+    dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, llama, mistral3, olmo2, olmoe, phi3, qwen2, qwen2moe,
+    qwen3, qwen3moe, seed_oss, smollm3,
+)} | {"ernie4_5-moe": ernie4_5_moe, "gemma-embedding": gemma_embedding, "minimax-m2": minimax_m2}

@@ -30,7 +30,25 @@ INNER = {
 ENDS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 BOTH_ENDS = {**ENDS, "ffn_norm": "pre_feedforward_layernorm"}
 FUSED = {"ffn_up": "mlp.gate_up_proj"}
+# Stacks of experts: transformers has gate and up in one, the rows of a gate before those of its up.
+EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_up_proj",
+    "ffn_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+SHARED = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+CHOICE = {"exp_probs_b": "mlp.gate.e_score_correction_bias"}
+PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"))
+# Parameters that are no module's weight.
+BARE = ("layer_scalar", "e_score_correction_bias", "experts.gate_up_proj", "experts.down_proj")
 OTHER = {
+    "dots1": {**EXPERTS, **SHARED, **CHOICE},
+    "ernie4_5-moe": {**EXPERTS, **SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction_bias"},
     "exaone4": ENDS,
     "gemma-embedding": BOTH_ENDS,
     "gemma2": BOTH_ENDS,
@@ -43,16 +61,44 @@ OTHER = {
         "layer_output_scale": "layer_scalar",
     },
     "glm4": {**FUSED, "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"},
+    "glm4moe": {**EXPERTS, **SHARED, **CHOICE, "post_attention_norm": "post_attention_layernorm"},
+    "granitemoe": {
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_gate_exps": "block_sparse_moe.input_linear",
+        "ffn_up_exps": "block_sparse_moe.input_linear",
+        "ffn_down_exps": "block_sparse_moe.output_linear",
+        "ffn_gate_shexp": "shared_mlp.input_linear",
+        "ffn_up_shexp": "shared_mlp.input_linear",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
+    "llama": EXPERTS,
+    "minimax-m2": {**EXPERTS, "exp_probs_b": "mlp.e_score_correction_bias"},
     "olmo2": ENDS,
+    "olmoe": EXPERTS,
     "phi3": {**FUSED, "attn_qkv": "self_attn.qkv_proj"},
+    "qwen2moe": {
+        **EXPERTS,
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+        "ffn_up_shexp": "mlp.shared_expert.up_proj",
+        "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    },
+    "qwen3moe": EXPERTS,
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
 # Files of these keep the two dimensions of a head that rotate together side by side; transformers has them half a head apart.
-PAIRED = ("granite", "llama", "mistral3", "smollm3")
+PAIRED = ("granite", "granitemoe", "llama", "mistral3", "smollm3")
 # Files of these have the one that the network adds to the weights of norms.
 ADDED = ("gemma-embedding", "gemma2", "gemma3")
 # Metadata that changes what a model computes and is not supported here, for families that do not read it.
-REFUSED = {"attention.scale": ("granite",), "expert_count": ()}
+REFUSED = {
+    "attention.scale": ("granite", "granitemoe"),
+    "expert_count": tuple(name for name, inner in OTHER.items() if "ffn_gate_inp" in inner),
+    "expert_group_count": ("dots1", "glm4moe"),
+    "expert_weights_scale": ("dots1", "glm4moe"),
+}
+# Files of these store a row of numbers as a vector.
+ROWS = {"ernie4_5-moe": "exp_probs_b", "qwen2moe": "ffn_gate_inp_shexp"}
 # The layers after the pooling, in their order, which transformers' models do not have.
 DENSE = ("dense_2.weight", "dense_3.weight")
 # A frequency with a larger factor does not rotate.
@@ -73,6 +119,8 @@ class Layout:
         self.heads, self.kv_heads, self.head = of["attention.head_count"], of["attention.head_count_kv"], configs.width(of)
         self.base = float(of.get("rope.freq_base", 10000.0))
         self.tied = "output.weight" not in names
+        self.inner = {**INNER, **OTHER.get(self.architecture, {})}
+        self.predicting = range(of["block_count"] - of.get("nextn_predict_layers", 0), of["block_count"])
         shared = of.get("attention.shared_kv_layers", 0)
         self.first_shared = of["block_count"] - shared if shared else np.inf
         self.model = configs.FAMILIES[self.architecture](of, names)
@@ -113,7 +161,8 @@ class Layout:
 
     def parameters(self, name):
         """Returns the parameters that a tensor of the file fills, below the decoder but for lm_head: two if the head is the
-        embedding, none for factors, for layers after the pooling, and for keys and values that nothing reads."""
+        embedding, none for factors, for layers after the pooling, for keys and values that nothing reads, and in layers that
+        predict further tokens."""
         if name in (configs.FACTORS, configs.LONG, configs.SHORT, *DENSE):
             return []
         stem, kind = name.rsplit(".", 1)
@@ -122,17 +171,29 @@ class Layout:
         if stem in OUTER:
             tied = ["lm_head.weight"] if stem == "token_embd" and self.tied else []
             return [f"{OUTER[stem]}.{kind}", *tied]
-        inner = {**INNER, **OTHER.get(self.architecture, {})}
-        if (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)) and found[2] in inner:
+        if (found := re.match(r"blk\.(\d+)\.", stem)) and int(found[1]) in self.predicting:
+            return []
+        if (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)) and found[2] in self.inner:
             if int(found[1]) >= self.first_shared and found[2] in ("attn_k", "attn_v", "attn_k_norm"):
                 return []
-            place = f"layers.{found[1]}.{inner[found[2]]}"
-            return [place if place.endswith("layer_scalar") else f"{place}.{kind}"]
+            place = f"layers.{found[1]}.{self.inner[found[2]]}"
+            return [place if place.endswith(BARE) else f"{place}.{kind}"]
         raise ValueError(f"tensor {name} has no place in {self.architecture}")
 
-    def arranged(self, name, values):
-        """A tensor as transformers has it: its rows in another order, or without the one that the network adds."""
+    def half(self, name):
+        """Which half of its parameter's rows a tensor fills, None if it fills all: 0 is a gate, 1 its up."""
         part = name.split(".")[-2]
+        for pair in PAIRS:
+            if part in pair and self.inner.get(pair[0]) == self.inner.get(pair[1]):
+                return pair.index(part)
+        return None
+
+    def arranged(self, name, values):
+        """A tensor as transformers has it: its rows in another order, one row for a vector, or without the one that the network
+        adds."""
+        part = name.split(".")[-2]
+        if part == ROWS.get(self.architecture):
+            return values.reshape(1, -1)
         if self.architecture in ADDED and part.endswith("norm"):
             return values - np.float32(1)
         heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(part)

@@ -12,6 +12,10 @@ import layout
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
+# Parameters whose width may differ from layer to layer.
+WIDTHS = tuple(f".mlp.{part}.weight" for part in ("gate_proj", "up_proj", "down_proj", "gate_up_proj"))
+
+
 def require_float32(device):
     """Disables TF32 for float32 products, and fails if the environment enables it all the same."""
     torch.set_float32_matmul_precision("highest")
@@ -40,6 +44,7 @@ class Reference:
         of = self.layout.model
         config = getattr(transformers, of.config or of.kind + "Config")(**copy.deepcopy(of.fields))
         config._attn_implementation = attention
+        config._experts_implementation = "eager"  # the plain loop over experts
         return getattr(transformers, of.kind + "ForCausalLM")(config)
 
     @torch.no_grad()
@@ -48,13 +53,20 @@ class Reference:
         parameters = self.model.state_dict(keep_vars=True)
         embedding = "embed_tokens.weight"
         decoder = next(key for key in parameters if key.endswith(embedding))[: -len(embedding)]
-        missing, wrong = set(parameters), []
+        missing, wrong, halves = set(parameters), [], {}
         for name, values in file.read_all():
             values = torch.from_numpy(self.layout.arranged(name, values)).to(self.device)
+            half = self.layout.half(name)
             for place in self.layout.parameters(name):
+                if half is not None:
+                    other = halves.setdefault(place, {})
+                    other[half] = values
+                    if len(other) < 2:
+                        continue
+                    values = torch.cat((other[0], other[1]), dim=-2)
                 place = place if place.startswith("lm_head") else decoder + place
                 missing.discard(place)
-                if place in parameters and ".mlp." in place and parameters[place].shape != values.shape:
+                if place in parameters and place.endswith(WIDTHS) and parameters[place].shape != values.shape:
                     self.resize(place, values)
                 elif place not in parameters or parameters[place].shape != values.shape:
                     wrong.append(f"{name} {tuple(values.shape)} for {place} {tuple(parameters[place].shape) if place in parameters else ''}")

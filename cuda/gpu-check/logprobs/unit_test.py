@@ -98,6 +98,7 @@ def metadata(architecture, **changed):
 
 
 WINDOW = {"attention.sliding_window": 24}
+EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 5}
 
 
 def gemma4(**changed):
@@ -153,6 +154,40 @@ class LayoutTest(unittest.TestCase):
         ):
             self.assertEqual(Layout(metadata(architecture), []).parameters("blk.0." + name), ["layers.0." + want])
 
+    def test_experts_are_stacks(self):
+        layout = Layout(metadata("qwen2moe", **EXPERTS, **{"expert_shared_feed_forward_length": 6}), [])
+        for name, want in (
+            ("ffn_gate_exps.weight", "mlp.experts.gate_up_proj"), ("ffn_up_exps.weight", "mlp.experts.gate_up_proj"),
+            ("ffn_down_exps.weight", "mlp.experts.down_proj"), ("ffn_gate_inp.weight", "mlp.gate.weight"),
+            ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"), ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
+        ):
+            self.assertEqual(layout.parameters("blk.0." + name), ["layers.0." + want])
+        parts = "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_shexp", "attn_q"
+        self.assertEqual([layout.half(f"blk.0.{part}.weight") for part in parts], [0, 1, None, None, None])
+        self.assertEqual(layout.arranged("blk.0.ffn_gate_inp_shexp.weight", np.ones(12)).shape, (1, 12))
+        self.assertEqual(layout.arranged("blk.0.ffn_gate_exps.weight", np.ones((4, 5, 12))).shape, (4, 5, 12))
+
+    def test_granites_shared_expert_is_fused_too(self):
+        layout = Layout(metadata("granitemoe", **EXPERTS, **{"logit_scale": 2.0}), [])
+        for part, want in ("ffn_gate_exps", "block_sparse_moe.input_linear"), ("ffn_up_shexp", "shared_mlp.input_linear"):
+            self.assertEqual(layout.parameters(f"blk.0.{part}.weight"), [f"layers.0.{want}.weight"])
+        parts = "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"
+        self.assertEqual([layout.half(f"blk.0.{part}.weight") for part in parts], [0, 1, None])
+
+    def test_biases_of_the_choice_have_their_places(self):
+        for architecture, want in ("minimax-m2", "mlp."), ("dots1", "mlp.gate."), ("ernie4_5-moe", "mlp.gate.moe_statics."):
+            layout = Layout(metadata(architecture, **EXPERTS, **{"expert_shared_count": 2}), [])
+            self.assertEqual(layout.parameters("blk.0.exp_probs_b.bias"), [f"layers.0.{want}e_score_correction_bias"])
+            shape = layout.arranged("blk.0.exp_probs_b.bias", np.ones(4)).shape
+            self.assertEqual(shape, (1, 4) if architecture == "ernie4_5-moe" else (4,))
+
+    def test_layers_that_predict_tokens_fill_nothing(self):
+        layout = Layout(metadata("glm4moe", **EXPERTS, **{"block_count": 2, "nextn_predict_layers": 1, "expert_shared_count": 1}), [])
+        self.assertEqual(layout.model.fields["num_hidden_layers"], 1)
+        self.assertEqual(layout.parameters("blk.1.nextn.eh_proj.weight"), [])
+        self.assertEqual(layout.parameters("blk.1.attn_q.weight"), [])
+        self.assertEqual(layout.parameters("blk.0.post_attention_norm.weight"), ["layers.0.post_attention_layernorm.weight"])
+
     def test_nothing_reads_keys_of_layers_that_share_them(self):
         layout = Layout(gemma4(**{"attention.shared_kv_layers": 1}), [])
         self.assertEqual(layout.parameters("blk.1.attn_v.weight"), [])
@@ -180,9 +215,9 @@ class LayoutTest(unittest.TestCase):
         self.assertIsNone(layout.frequencies())
 
     def test_what_is_not_built_is_refused(self):
-        for key, value in ("attention.scale", 0.5), ("expert_count", 8):
+        for key, value in ("attention.scale", 0.5), ("expert_count", 8), ("expert_group_count", 2), ("expert_weights_scale", 2.5):
             with self.assertRaisesRegex(ValueError, key):
-                Layout(metadata("llama", **{key: value}), [])
+                Layout(metadata("qwen3", **{key: value}), [])
         with self.assertRaisesRegex(ValueError, "mamba"):
             Layout(metadata("mamba"), [])
 
@@ -195,6 +230,32 @@ class ConfigTest(unittest.TestCase):
         self.assertEqual(Layout(metadata("llama"), []).model.kind, "Llama")
         model = Layout(metadata("llama", **WINDOW), []).model
         self.assertEqual((model.kind, model.fields["sliding_window"]), ("Mistral", 24))
+
+    def test_experts_make_a_mixtral_of_a_llama(self):
+        model = Layout(metadata("llama", **EXPERTS), []).model
+        self.assertEqual((model.kind, model.fields["num_local_experts"], model.fields["num_experts_per_tok"]), ("Mixtral", 4, 2))
+        self.assertEqual((model.fields["intermediate_size"], model.fields["sliding_window"]), (8, None))
+
+    def test_experts_are_named_as_each_class_does(self):
+        width = {"expert_shared_feed_forward_length": 6}
+        shared = {"expert_shared_count": 3, "leading_dense_block_count": 1, "expert_weights_scale": 2.5}
+        for architecture, changed, kind, want in (
+            ("qwen3moe", {}, "Qwen3Moe", {"num_experts": 4, "moe_intermediate_size": 5, "norm_topk_prob": True}),
+            ("qwen2moe", width, "Qwen2Moe", {"shared_expert_intermediate_size": 6, "norm_topk_prob": False}),
+            ("olmoe", {}, "Olmoe", {"num_experts": 4, "intermediate_size": 8, "norm_topk_prob": False}),
+            ("granitemoe", {"logit_scale": 2.0}, "GraniteMoe", {"num_local_experts": 4, "logits_scaling": 2.0}),
+            ("granitemoe", {"logit_scale": 2.0, **width}, "GraniteMoeShared", {"shared_intermediate_size": 6}),
+            ("glm4moe", {**shared, "expert_group_count": 2, "expert_group_used_count": 1}, "Glm4Moe", {
+                "n_routed_experts": 4, "n_shared_experts": 3, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5,
+                "first_k_dense_replace": 1, "use_qk_norm": False}),
+            ("dots1", shared, "Dots1", {"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "sliding_window": None}),
+            ("minimax-m2", {"rope.dimension_count": 4}, "MiniMaxM2", {"intermediate_size": 5, "num_local_experts": 4, "rotary_dim": 4}),
+        ):
+            model = Layout(metadata(architecture, **{**EXPERTS, **changed}), []).model
+            self.assertEqual(model.kind, kind)
+            self.assertEqual({key: model.fields[key] for key in want}, want, architecture)
+        model = Layout(metadata("ernie4_5-moe", **EXPERTS, **{"expert_shared_count": 3, "leading_dense_block_count": 1}), []).model
+        self.assertEqual((model.kind, model.fields["moe_k"], model.fields["moe_layer_start_index"]), ("Ernie4_5_Moe", 2, 1))
 
     def test_layers_have_the_window_of_the_list_or_of_the_family(self):
         kinds = self.fields("gemma3", **WINDOW, **{"block_count": 8})["layer_types"]
