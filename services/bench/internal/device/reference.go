@@ -72,7 +72,7 @@ func attentionOf(keys int) want {
 			return func(key int) []float64 { return wide(m[key*width+head:][:headDim]) }
 		}
 		query := wide(x.a[row*width+head:][:headDim])
-		return reference.Attention(query, row+1, headRow(x.b), headRow(x.c), 1/math.Sqrt(headDim), 0)[i%headDim]
+		return reference.Attention(query, row+1, headRow(x.b), headRow(x.c), 1/math.Sqrt(headDim), 0, reference.NoSink)[i%headDim]
 	}
 }
 
