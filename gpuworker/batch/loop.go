@@ -52,8 +52,8 @@ type Config struct {
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
-	// LongestStep is the measured length of a step of MinChunk tokens, from which Stats.StepBound
-	// starts. 0 = unknown.
+	// LongestStep is the measured length of a step of MinChunk tokens, or with WholeTexts of the longest
+	// text, from which Stats.StepBound starts. 0 = unknown.
 	LongestStep time.Duration
 
 	masks        *maskLimits // nil = usualMasks

@@ -130,6 +130,9 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	inst.cache = price.KVBytes + price.WorkspaceBytes
 	inst.DeviceBytes = inst.weights + inst.cache
 	n := min(batch.MinChunk, inst.Context, inst.Runner.MaxBatchedTokens)
+	if inst.Facts.WholeTexts {
+		n = inst.Context // no chunk bounds the steps of such a model
+	}
 	blocks := make([]int32, (n+inst.Runner.BlockSize-1)/inst.Runner.BlockSize)
 	for i := range blocks {
 		blocks[i] = int32(i)

@@ -83,7 +83,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.WorkerID, "worker-id", "", "name that is stable over restarts (default: host name and port)")
 	f.StringVar(&c.Device.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 0, "sequences of a model in one batch; 0: 256 on a GPU of 40 GB or more, 64 on a smaller one, 16 on a CPU, and fewer where the cache has no 256 tokens for each")
-	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
+	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512; a model of whole texts: its context")
 	f.DurationVar(&c.StepTarget, "step-target", 0, "target length of a step that computes prompts while other sequences decode and wait for it, and the longest that short prompts wait to share a step; 0: 40ms on a GPU, 250ms on a CPU")
 	f.DurationVar(&c.MaxQueueTime, "max-queue-time", defaultMaxQueueTime, "longest wait of a call at the worker for its first slot in a batch; then it is refused, unless its deadline comes first; 0: no limit")
 	f.StringVar(&c.SwapSpace, "swap-space", "", "host memory for the KV blocks of preempted sequences, of all models together: bytes, such as 8GiB; 0: they are computed again (default: 4GiB on a GPU, 0 on a CPU)")
