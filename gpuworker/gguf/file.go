@@ -20,8 +20,12 @@ type Tensor struct {
 	Type   Type
 	Dims   []uint64 // 1 to 4 sizes, none zero; Dims[0] is the row length, contiguous in memory
 	Offset uint64   // bytes from the start of the part, a multiple of the part's alignment unless it is a view
-	Size   uint64   // bytes; Offset + Size <= size of the part
+	Size   uint64   // bytes; all of them are inside the part
 	Part   int      // index of the file that holds it, of a model split into several; else 0
+
+	// Run and Stride are those of a view of a stack of matrices, whose bytes do not follow one another:
+	// from Offset on it has Run bytes of every Stride bytes. Both are 0 in other tensors.
+	Run, Stride uint64
 }
 
 // Elements returns how many elements the tensor has.
@@ -33,29 +37,55 @@ func (t Tensor) Elements() uint64 {
 	return n
 }
 
-// Rows returns a view of the tensor: rows [first, end) of a matrix, or elements of a vector. Its
-// name is NAME[first:end]. The view is a tensor like others: it can be read and counts in a model's
-// digest. It fails if the tensor has more than two dimensions, or not so many rows.
+// Rows returns a view of the tensor: rows [first, end) of a matrix, or of each matrix of a stack, or
+// elements of a vector. Its name is NAME[first:end]. The view is a tensor like others: it can be
+// read and counts in a model's digest. It fails if the tensor has more than three dimensions or is
+// a view of a stack, or if there are not so many rows.
 func (t Tensor) Rows(first, end uint64) (Tensor, error) {
-	last := len(t.Dims) - 1 // the dimension that counts rows, after which all are 1
+	last := len(t.Dims) - 1 // the last dimension that is not 1
 	for last > 0 && t.Dims[last] == 1 {
 		last--
 	}
-	row := uint64(1) // elements
+	at, row, matrices := min(last, 1), uint64(1), uint64(1) // the dimension that counts rows; elements of a row
 	if last > 0 {
 		row = t.Dims[0]
 	}
-	rows := t.Dims[last]
-	if last > 1 || row%t.Type.BlockSize() != 0 || first >= end || end > rows {
+	if last > 1 {
+		matrices = t.Dims[2]
+	}
+	rows := t.Dims[at]
+	if last > 2 || t.Run != 0 || row%t.Type.BlockSize() != 0 || first >= end || end > rows {
 		return Tensor{}, fmt.Errorf("%w: tensor %s of type %v and dimensions %v has no rows %d to %d", ErrFormat, t.Name, t.Type, t.Dims, first, end)
 	}
+	size := t.Type.RowBytes(row)
 	view := t
 	view.Name = fmt.Sprintf("%s[%d:%d]", t.Name, first, end)
 	view.Dims = slices.Clone(t.Dims[:last+1])
-	view.Dims[last] = end - first
-	view.Offset += first * t.Type.RowBytes(row)
-	view.Size = (end - first) * t.Type.RowBytes(row)
+	view.Dims[at] = end - first
+	view.Offset += first * size
+	view.Size = matrices * (end - first) * size
+	if matrices > 1 {
+		view.Run, view.Stride = (end-first)*size, rows*size
+	}
 	return view, nil
+}
+
+// span returns how many bytes there are from the tensor's first byte to its last.
+func (t Tensor) span() uint64 {
+	if t.Run == 0 {
+		return t.Size
+	}
+	return (t.Size/t.Run-1)*t.Stride + t.Run
+}
+
+// place returns where byte off of the tensor is in the part, and how many of the n bytes from there
+// on follow one another.
+func (t Tensor) place(off, n uint64) (at, run uint64) {
+	if t.Run == 0 {
+		return t.Offset + off, n
+	}
+	within := off % t.Run
+	return t.Offset + off/t.Run*t.Stride + within, min(n, t.Run-within)
 }
 
 // File is an open model file, or the open files of a split model. Its methods are safe for
@@ -243,14 +273,24 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 
 // Bytes returns a view of the tensor's bytes in the mapping, valid until Close. It returns nil
 // after Close and for a tensor of another file. Reading a view can fault if the file shrinks: do it
-// inside Guard, in Go code only. To give bytes to C, copy them with ReadAt.
+// inside Guard, in Go code only. To give bytes to C, copy them with ReadAt. Bytes that do not follow
+// one another are copied, so that for them Bytes itself can fault.
 func (f *File) Bytes(t Tensor) []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if !f.holds(t) {
 		return nil
 	}
-	return f.mu.parts[t.Part].data[t.Offset : t.Offset+t.Size : t.Offset+t.Size]
+	data := f.mu.parts[t.Part].data
+	if t.Run == 0 {
+		return data[t.Offset : t.Offset+t.Size : t.Offset+t.Size]
+	}
+	out := make([]byte, 0, t.Size)
+	for uint64(len(out)) < t.Size {
+		at, run := t.place(uint64(len(out)), t.Size)
+		out = append(out, data[at:at+run]...)
+	}
+	return out
 }
 
 // holds reports whether the tensor's bytes are inside an open part. The caller holds the lock.
@@ -259,7 +299,7 @@ func (f *File) holds(t Tensor) bool {
 		return false
 	}
 	size := f.mu.parts[t.Part].size()
-	return t.Offset <= size && t.Size <= size-t.Offset
+	return t.Offset <= size && t.span() <= size-t.Offset
 }
 
 // ReadAt copies len(p) bytes of the tensor, from offset off, into p. It never faults: if the file
@@ -274,12 +314,16 @@ func (f *File) ReadAt(t Tensor, p []byte, off uint64) error {
 	case !f.holds(t) || off > t.Size || uint64(len(p)) > t.Size-off:
 		return fmt.Errorf("read tensor %s: %d bytes at %d are outside its %d bytes", t.Name, len(p), off, t.Size)
 	}
-	if n, err := f.mu.parts[t.Part].src.ReadAt(p, int64(t.Offset+off)); n < len(p) {
-		where := "file"
-		if len(f.mu.parts) > 1 {
-			where = fmt.Sprintf("part %d of %d", t.Part+1, len(f.mu.parts))
+	for len(p) > 0 {
+		at, run := t.place(off, uint64(len(p)))
+		if n, err := f.mu.parts[t.Part].src.ReadAt(p[:run], int64(at)); n < int(run) {
+			where := "file"
+			if len(f.mu.parts) > 1 {
+				where = fmt.Sprintf("part %d of %d", t.Part+1, len(f.mu.parts))
+			}
+			return fmt.Errorf("read tensor %s: %s ends or fails at offset %d: %w", t.Name, where, at+uint64(n), errors.Join(ErrFault, err))
 		}
-		return fmt.Errorf("read tensor %s: %s ends or fails at offset %d: %w", t.Name, where, t.Offset+off+uint64(n), errors.Join(ErrFault, err))
+		p, off = p[run:], off+run
 	}
 	return nil
 }

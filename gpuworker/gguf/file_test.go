@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -125,6 +126,78 @@ func TestTensorsAreFoundByNameWithTheirBytes(t *testing.T) {
 	name, _, err := f.Metadata().String("general.name")
 	require.NoError(t, err)
 	require.Equal(t, "a model", name, "metadata outlives the mapping")
+}
+
+func TestRowsOfAStackAreOfEachMatrix(t *testing.T) {
+	var data bytes.Buffer
+	w := gguf.NewWriter(&data)
+	w.Set("general.name", "stacks")
+	w.Tensor("stack", gguf.Q8_0, 64, 5, 3) // rows of 68 bytes
+	w.Tensor("one", gguf.Q8_0, 64, 5, 1)
+	w.Tensor("four", gguf.Q8_0, 64, 5, 3, 2)
+	require.NoError(t, w.Begin())
+	content := make([]byte, 15*68+20)
+	for i := range content {
+		content[i] = byte(i * 7 % 251)
+	}
+	// Data is aligned to 32 bytes: 15 rows are 1020 bytes.
+	for _, part := range [][]byte{content[:1020], content[:340], append(slices.Clone(content[:1020]), content[:1020]...)} {
+		_, err := w.Write(part)
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, os.WriteFile(path, data.Bytes(), 0o600))
+	f, err := gguf.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+
+	stack, _ := f.Tensor("stack")
+	view, err := stack.Rows(3, 5)
+	require.NoError(t, err)
+	require.Equal(t, "stack[3:5]", view.Name)
+	require.Equal(t, []uint64{64, 2, 3}, view.Dims)
+	require.EqualValues(t, 3*2*68, view.Size)
+	want := slices.Concat(content[3*68:5*68], content[8*68:10*68], content[13*68:15*68])
+	require.Equal(t, want, f.Bytes(view))
+	for off := range want { // within a run, and over the ends of one and of two
+		for _, n := range []int{1, 68, 136, 137, 300, len(want)} {
+			part := make([]byte, n)
+			if off+n > len(want) {
+				require.ErrorContains(t, f.ReadAt(view, part, uint64(off)), "outside")
+				continue
+			}
+			require.NoError(t, f.ReadAt(view, part, uint64(off)))
+			require.Equal(t, want[off:off+n], part, "%d from %d", n, off)
+		}
+	}
+	all, err := stack.Rows(0, 5)
+	require.NoError(t, err)
+	require.Equal(t, f.Bytes(stack), f.Bytes(all))
+
+	one, _ := f.Tensor("one")
+	single, err := one.Rows(1, 2)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{64, 1}, single.Dims, "a stack of one is a matrix")
+	require.Zero(t, single.Run)
+	require.Equal(t, content[68:136], f.Bytes(single))
+
+	four, _ := f.Tensor("four")
+	for name, tc := range map[string]struct {
+		tensor     gguf.Tensor
+		first, end uint64
+	}{"a row too many": {stack, 3, 6}, "no rows": {stack, 3, 3}, "a view of a stack": {view, 0, 1}, "four dimensions": {four, 0, 1}} {
+		_, err := tc.tensor.Rows(tc.first, tc.end)
+		require.ErrorIs(t, err, gguf.ErrFormat, name)
+	}
+
+	// A view whose last run is beyond the end of the file is not of this file.
+	beyond := view
+	beyond.Offset = f.Size() - 2*340 - 136 + 1
+	require.Nil(t, f.Bytes(beyond))
+	require.ErrorContains(t, f.ReadAt(beyond, make([]byte, 1), 0), "outside")
+	beyond.Offset--
+	require.NotNil(t, f.Bytes(beyond))
 }
 
 func TestVersionTwoReadsLikeVersionThree(t *testing.T) {
