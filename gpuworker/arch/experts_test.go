@@ -47,7 +47,7 @@ func qwen2moe() *model {
 func glm4moe() *model {
 	m := mixed(small("glm4moe", 24), 0).set("glm4moe.nextn_predict_layers", uint32(1)).set("glm4moe.expert_feed_forward_length", uint32(160))
 	return m.remove("blk.0.ffn_norm.weight").add("blk.0.post_attention_norm.weight", gguf.F32, 96).add("blk.0.exp_probs_b.bias", gguf.F32, 4).
-		add("blk.1.nextn.eh_proj.weight", gguf.Q8_0, 192, 96).add("blk.1.ffn_gate_exps.weight", gguf.MXFP4, 96, 160, 4)
+		add("blk.1.nextn.eh_proj.weight", gguf.Q8_0, 192, 96).add("blk.1.ffn_gate_exps.weight", gguf.Q8_1, 96, 160, 4)
 }
 
 func TestStacksAreBoundWhole(t *testing.T) {
@@ -156,8 +156,8 @@ func TestMixturesAreRefusedByName(t *testing.T) {
 			invalid, "has dimensions [96 160 4 2], want [96 160 4]"},
 		"a missing stack": {mixtral().remove("blk.1.ffn_down_exps.weight"),
 			invalid, "tensor blk.1.ffn_down_exps.weight is missing"},
-		"a stack of MXFP4": {mixtral().replace("blk.0.ffn_up_exps.weight", gguf.MXFP4, 96, 160, 4),
-			arch.ErrUnsupportedType, "tensor blk.0.ffn_up_exps.weight is MXFP4"},
+		"a stack of Q8_1": {mixtral().replace("blk.0.ffn_up_exps.weight", gguf.Q8_1, 96, 160, 4),
+			arch.ErrUnsupportedType, "tensor blk.0.ffn_up_exps.weight is Q8_1"},
 		"gate and up in one": {mixtral().add("blk.0.ffn_gate_up_exps.weight", gguf.F16, 96, 320, 4),
 			unsupported, "tensor blk.0.ffn_gate_up_exps.weight has no role"},
 		"one tensor an expert": {mixtral().remove("blk.0.ffn_gate_exps.weight").add("blk.0.ffn_gate.0.weight", gguf.F16, 96, 160),

@@ -127,7 +127,7 @@ func TestFusedTensorsThatDoNotAddUpAreRefused(t *testing.T) {
 		"an odd count":            {"ffn_up.weight", []uint64{32, 127}, gguf.Q4_0, ErrInvalidModel, "[32 127], want [32 128]"},
 		"another width":           {"attn_qkv.weight", []uint64{64, 32}, gguf.Q8_0, ErrInvalidModel, "[64 32], want [32 64]"},
 		"a third dimension":       {"attn_qkv.weight", []uint64{32, 64, 2}, gguf.F32, ErrInvalidModel, "[32 64 2], want [32 64]"},
-		"a type that no one runs": {"attn_qkv.weight", []uint64{32, 64}, gguf.MXFP4, ErrUnsupportedType, "blk.0.attn_qkv.weight[0:32] is MXFP4"},
+		"a type that no one runs": {"attn_qkv.weight", []uint64{32, 64}, gguf.Q8_1, ErrUnsupportedType, "blk.0.attn_qkv.weight[0:32] is Q8_1"},
 		"a bias of another size":  {"attn_qkv.bias", []uint64{48}, gguf.F32, ErrInvalidModel, "blk.0.attn_qkv.bias has dimensions [48], want [64]"},
 		"a bias in blocks":        {"attn_qkv.bias", []uint64{64}, gguf.Q8_0, gguf.ErrFormat, "blk.0.attn_qkv.bias of type Q8_0 and dimensions [64] has no rows 0 to 32"},
 		"q twice":                 {"attn_q.weight", []uint64{32, 32}, gguf.Q8_0, ErrInvalidModel, "tensor blk.0.attn_q.weight holds q of layer 0, which tensor blk.0.attn_qkv.weight holds too"},

@@ -289,7 +289,7 @@ func TestUnsupportedModelsAreRefusedByName(t *testing.T) {
 		"a matrix turned around":        {llama().replace("blk.1.attn_k.weight", gguf.F32, 48, 96), arch.ErrInvalidModel, "tensor blk.1.attn_k.weight has dimensions [48 96], want [96 48]"},
 		"a norm in two dimensions":      {llama().replace("blk.1.ffn_norm.weight", gguf.F32, 96, 2), arch.ErrInvalidModel, "dimensions [96 2], want [96]"},
 		"rope factors too many":         {llama().add("rope_freqs.weight", gguf.F32, 24), arch.ErrInvalidModel, "rope_freqs.weight has dimensions [24], want [12]"},
-		"a matrix type not run":         {llama().replace("blk.1.attn_k.weight", gguf.MXFP4, 96, 48), arch.ErrUnsupportedType, "tensor blk.1.attn_k.weight is MXFP4"},
+		"a matrix type not run":         {llama().replace("blk.1.attn_k.weight", gguf.Q8_1, 96, 48), arch.ErrUnsupportedType, "tensor blk.1.attn_k.weight is Q8_1"},
 		"a norm in blocks":              {llama().replace("blk.1.ffn_norm.weight", gguf.Q8_0, 96), arch.ErrUnsupportedType, "tensor blk.1.ffn_norm.weight is Q8_0, want [F32 F16 BF16]"},
 		"a vocabulary alone":            {(&model{meta: map[string]any{"general.architecture": "command-r", "tokenizer.ggml.tokens": []string{"a"}}}), arch.ErrUnsupportedArch, "the file holds a vocabulary and no weights"},
 		"a pooling of no kind":          {llama().set("llama.pooling_type", uint32(5)), arch.ErrUnsupportedArch, "pooling of an unknown kind (metadata llama.pooling_type is 5)"},
@@ -351,7 +351,7 @@ func TestLongTextsOfAFileAreQuotedInPart(t *testing.T) {
 			_, err := m.parse(t)
 			require.ErrorIs(t, err, arch.ErrUnsupportedArch)
 			require.ErrorContains(t, err, long[:64])
-			require.Less(t, len(err.Error()), 300)
+			require.Less(t, len(err.Error()), 150+len(fmt.Sprint(arch.Architectures())))
 		})
 	}
 }

@@ -22,6 +22,7 @@ var encoders = map[gguf.Type]func(b []byte, w []float64) []byte{
 	gguf.Q4_1:   func(b []byte, w []float64) []byte { return ranged(b, w, 4) },
 	gguf.Q5_1:   func(b []byte, w []float64) []byte { return ranged(b, w, 5) },
 	gguf.IQ4NL:  iq4nl,
+	gguf.MXFP4:  mxfp4,
 	gguf.Q6K:    q6k,
 	gguf.Q2K:    q2k,
 	gguf.Q3K:    q3k,
@@ -132,6 +133,24 @@ func ranged(b []byte, w []float64, bits int) []byte {
 func iq4nl(b []byte, w []float64) []byte {
 	b, d := appendHalf(b, extreme(w)/-127)
 	return appendLevels(b, nearest(w, d), 4)
+}
+
+// mxfp4 gives the block the least power of two by which its extreme weight is below 6, the largest
+// float of four bits.
+func mxfp4(b []byte, w []float64) []byte {
+	floats := [8]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
+	_, exponent := math.Frexp(extreme(w) / 6)
+	q := make([]int, len(w))
+	for i, v := range w {
+		v = math.Ldexp(v, -exponent)
+		for q[i] < 7 && 2*math.Abs(v) > floats[q[i]]+floats[q[i]+1] {
+			q[i]++
+		}
+		if v < 0 {
+			q[i] += 8
+		}
+	}
+	return appendLevels(append(b, byte(127+exponent)), q, 4)
 }
 
 // nearest returns the index of the level nearest to each weight with scale d.

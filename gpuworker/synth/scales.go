@@ -17,6 +17,8 @@ var (
 	std5  = math.Sqrt((32*32 - 1) / 12.0)
 	std6  = math.Sqrt((64*64 - 1) / 12.0)
 	stdNL = 67.4 // root mean square of the levels, whose sign is drawn
+
+	rmsE2M1 = math.Sqrt((0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 8) // of the floats of MXFP4
 )
 
 // Root mean squares of weights whose scale and quant are drawn from all bits: of Q2_K if dmin is
@@ -72,6 +74,8 @@ func blockScales(t gguf.Type, std float64) (sets [][]byte, offset int) {
 		return scalesOnly(std/(rmsOdd/4*rmsOf(t)), false), 0
 	case gguf.IQ3S:
 		return scalesOnly(std/(rmsOdd*rmsOf(t)), false), 0
+	case gguf.MXFP4:
+		return exponents(std / rmsE2M1), 0
 	}
 	return signedScales(std / std6 / subScale), 192 // Q6_K, after the quants
 }
@@ -79,6 +83,25 @@ func blockScales(t gguf.Type, std float64) (sets [][]byte, offset int) {
 // scalesOnly returns half d.
 func scalesOnly(d float64, signed bool) [][]byte {
 	return each(func(i int) []byte { return half(nil, d*spread(i, signed)) })
+}
+
+// exponents returns the exponent byte of a power of two. It is one of three neighbours, of which the
+// middle and the upper have the shares that make the mean square that of d.
+func exponents(d float64) [][]byte {
+	const lower = variants / 32 // sets of half the middle
+	middle := math.Floor(math.Log2(d))
+	square := math.Pow(d/math.Exp2(middle), 2) // 1 to 4
+	upper := min((variants*square-lower/4.0-(variants-lower))/3, variants-2*lower)
+	return each(func(i int) []byte {
+		exponent := middle
+		switch {
+		case i < lower:
+			exponent--
+		case i < lower+int(math.Round(upper)):
+			exponent++
+		}
+		return []byte{byte(127 + exponent)}
+	})
 }
 
 // scalesAndMinima returns half d and half m, where m moves the middle quant close to zero.
