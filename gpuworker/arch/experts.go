@@ -1,7 +1,7 @@
 package arch
 
 import (
-	"strconv"
+	"fmt"
 	"strings"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -17,13 +17,20 @@ const (
 // mixture is what a family has where a file does not say otherwise.
 type mixture struct {
 	engine.Experts
-	dense int // layers before the first with experts
-	width int // of an expert; 0 = that of the layer's dense MLP
+	dense  int  // layers before the first with experts
+	width  int  // of an expert; 0 = that of the layer's dense MLP
+	beside bool // the dense MLPs stay, as shared experts
+}
+
+// mixed reports whether the file has experts, in a family that also has files without.
+func (r *reader) mixed() bool {
+	n, _, err := r.meta.Uint(r.prefix + "expert_count")
+	return err == nil && n > 0
 }
 
 // experts replaces the MLPs of all layers but the dense ones at the beginning by mixtures. It reads
 // the keys that all families have in common; a family reads those of groups, of shared experts and
-// of dense layers itself.
+// of dense layers itself. A file may have one stack for gate and up.
 func (r *reader) experts(d *engine.ModelDesc, preset mixture) {
 	e := preset.Experts
 	e.Count = r.bounded("expert_count", 0, maxExperts)
@@ -48,8 +55,14 @@ func (r *reader) experts(d *engine.ModelDesc, preset mixture) {
 			r.prefix, e.Used, e.Count/e.Groups*e.GroupsUsed, r.prefix, e.GroupsUsed, r.prefix))
 		return
 	}
+	if r.hasTensor(fmt.Sprintf("blk.%d.ffn_gate_up_exps.weight", preset.dense)) {
+		r.fuse(fusedExperts)
+	}
 	for i := preset.dense; i < len(d.Layers); i++ {
 		m := &d.Layers[i].MLP
+		if preset.beside {
+			e.SharedWidth = m.Width
+		}
 		m.Kind, m.Experts = engine.MLPExperts, e
 		if width != 0 {
 			m.Width = width
@@ -156,7 +169,7 @@ func (r *reader) skipPredictors(d *engine.ModelDesc) {
 // refuseSingleExpert returns an error for a tensor of one expert.
 func refuseSingleExpert(name, suffix string) error {
 	part, rest, _ := strings.Cut(suffix, ".")
-	if _, err := strconv.Atoi(strings.TrimSuffix(rest, ".weight")); err != nil {
+	if number := strings.TrimSuffix(rest, ".weight"); number == "" || strings.Trim(number, "0123456789") != "" {
 		return nil
 	}
 	switch part {

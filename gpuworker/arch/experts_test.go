@@ -1,6 +1,7 @@
 package arch_test
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"testing"
@@ -48,6 +49,103 @@ func glm4moe() *model {
 	m := mixed(small("glm4moe", 24), 0).set("glm4moe.nextn_predict_layers", uint32(1)).set("glm4moe.expert_feed_forward_length", uint32(160))
 	return m.remove("blk.0.ffn_norm.weight").add("blk.0.post_attention_norm.weight", gguf.F32, 96).add("blk.0.exp_probs_b.bias", gguf.F32, 4).
 		add("blk.1.nextn.eh_proj.weight", gguf.Q8_0, 192, 96).add("blk.1.ffn_gate_exps.weight", gguf.Q8_1, 96, 160, 4)
+}
+
+// fusedMixtral has one stack for gate and up of so many rows an expert.
+func fusedMixtral(rows uint64) *model {
+	m := mixtral()
+	for i := range 2 {
+		blk := func(suffix string) string { return fmt.Sprintf("blk.%d.%s", i, suffix) }
+		m.remove(blk("ffn_gate_exps.weight")).remove(blk("ffn_up_exps.weight")).add(blk("ffn_gate_up_exps.weight"), gguf.Q8_0, 96, rows, 4)
+	}
+	return m
+}
+
+// gptOSS has its matrices in MXFP4 and its biases in types that published files have.
+func gptOSS() *model {
+	m := biased(mixed(small("gpt-oss", 24), 0, 1))
+	for i := range 2 {
+		blk := func(suffix string) string { return fmt.Sprintf("blk.%d.%s", i, suffix) }
+		m.remove(blk("ffn_norm.weight")).add(blk("post_attention_norm.weight"), gguf.F32, 96)
+		m.add(blk("attn_sinks.weight"), gguf.F32, 4).add(blk("attn_output.bias"), gguf.F32, 96).add(blk("ffn_gate_inp.bias"), gguf.F32, 4)
+		for _, part := range []string{"ffn_gate_exps", "ffn_up_exps"} {
+			m.replace(blk(part+".weight"), gguf.MXFP4, 96, 160, 4).add(blk(part+".bias"), gguf.BF16, 160, 4)
+		}
+		m.replace(blk("ffn_down_exps.weight"), gguf.MXFP4, 160, 96, 4).add(blk("ffn_down_exps.bias"), gguf.F32, 96, 4)
+	}
+	return m
+}
+
+func TestFusedStacksGiveEachExpertItsRows(t *testing.T) {
+	// Each matrix of a fused stack has the rows of a gate and then those of its up.
+	shape, ok := synth.Small("gemma4-experts")
+	require.True(t, ok)
+	var file bytes.Buffer
+	require.NoError(t, synth.Write(&file, shape, synth.Only(gguf.F16), 1))
+	f, err := gguf.Parse(file.Bytes())
+	require.NoError(t, err)
+	m, err := arch.Parse(f)
+	require.NoError(t, err)
+	views, parameters := 0, uint64(0)
+	for _, b := range m.Bindings {
+		parameters += b.Tensor.Elements()
+		from, fused := map[engine.Role]int{engine.RoleExpertGate: 0, engine.RoleExpertUp: 20}[b.Desc.Role]
+		if !fused {
+			continue
+		}
+		views++
+		whole, ok := f.Tensor(fmt.Sprintf("blk.%d.ffn_gate_up_exps.weight", b.Desc.Layer))
+		require.True(t, ok)
+		require.Equal(t, []uint64{48, 40, 12}, whole.Dims)
+		require.Equal(t, whole.Name, b.File)
+		require.Equal(t, fmt.Sprintf("%s[%d:%d]", whole.Name, from, from+20), b.Tensor.Name)
+		require.Equal(t, engine.TensorDesc{Role: b.Desc.Role, Layer: b.Desc.Layer, Type: engine.F16, Dims: []int64{48, 20, 12}}, b.Desc)
+		all, got := f.Bytes(whole), make([]byte, b.Bytes())
+		require.NoError(t, b.ReadAt(f, got, 0))
+		const rows = 20 * 48 * 2 // bytes
+		for expert := range 12 {
+			begin := 2*rows*expert + from*48*2
+			require.Equal(t, all[begin:begin+rows], got[rows*expert:rows*(expert+1)], "%v of expert %d", b.Desc.Role, expert)
+		}
+	}
+	require.Equal(t, 2*6, views)
+	require.Equal(t, parameters, m.Parameters)
+}
+
+func TestBothFormsOfStacksGiveOneModel(t *testing.T) {
+	m, err := fusedMixtral(320).parse(t)
+	require.NoError(t, err)
+	apart, err := mixtral().parse(t)
+	require.NoError(t, err)
+	require.Equal(t, apart.Desc, m.Desc)
+	require.Equal(t, apart.Parameters, m.Parameters)
+	require.Len(t, m.Bindings, len(apart.Bindings))
+}
+
+func TestGptOSSBindsBiasesOfExperts(t *testing.T) {
+	m, err := gptOSS().set("general.file_type", uint32(38)).parse(t)
+	require.NoError(t, err)
+	require.Equal(t, "MXFP4_MOE", m.Quantization)
+	require.Len(t, m.Bindings, 3+2*19)
+	for i, l := range m.Desc.Layers {
+		require.True(t, l.Mixer.Sinks && l.Mixer.QKVBias && l.Mixer.OutBias && !l.Mixer.EndNorm, "layer %d", i)
+		want := engine.Experts{Count: 4, Used: 2, Renorm: true, RouterBias: true, Bias: true}
+		require.Equal(t, engine.MLP{Kind: engine.MLPExperts, Activation: engine.ClampedSwish, Width: 160, Experts: want}, l.MLP)
+	}
+	descs := map[engine.Role]engine.TensorDesc{}
+	for _, b := range m.Bindings {
+		if b.Desc.Layer == 1 {
+			descs[b.Desc.Role] = b.Desc
+			require.Equal(t, b.Desc.Role == engine.RoleExpertGateBias || b.Desc.Role == engine.RoleExpertUpBias, b.Widens(), b.File)
+		}
+	}
+	for _, want := range []engine.TensorDesc{
+		{Role: engine.RoleExpertUpBias, Layer: 1, Type: engine.F32, Dims: []int64{160, 4}},
+		{Role: engine.RoleExpertDown, Layer: 1, Type: engine.MXFP4, Dims: []int64{160, 96, 4}},
+		{Role: engine.RoleSinks, Layer: 1, Type: engine.F32, Dims: []int64{4}},
+	} {
+		require.Equal(t, want, descs[want.Role])
+	}
 }
 
 func TestStacksAreBoundWhole(t *testing.T) {
@@ -158,8 +256,12 @@ func TestMixturesAreRefusedByName(t *testing.T) {
 			invalid, "tensor blk.1.ffn_down_exps.weight is missing"},
 		"a stack of Q8_1": {mixtral().replace("blk.0.ffn_up_exps.weight", gguf.Q8_1, 96, 160, 4),
 			arch.ErrUnsupportedType, "tensor blk.0.ffn_up_exps.weight is Q8_1"},
-		"gate and up in one": {mixtral().add("blk.0.ffn_gate_up_exps.weight", gguf.F16, 96, 320, 4),
-			unsupported, "tensor blk.0.ffn_gate_up_exps.weight has no role"},
+		"gate and up in one and apart": {mixtral().add("blk.0.ffn_gate_up_exps.weight", gguf.F16, 96, 320, 4),
+			invalid, "tensor blk.0.ffn_gate_up_exps.weight holds expert gate of layer 0, which tensor blk.0.ffn_gate_exps.weight holds too"},
+		"gate and up in one too small": {fusedMixtral(160),
+			invalid, "blk.0.ffn_gate_up_exps.weight has dimensions [96 160 4], want [96 320 4]: rows 160 of expert gate, 160 of expert up"},
+		"gate and up in one in layer 0": {fusedMixtral(320).remove("blk.1.ffn_gate_up_exps.weight"),
+			invalid, "tensor blk.1.ffn_gate_up_exps.weight, of the rows of expert gate and expert up, is missing"},
 		"one tensor an expert": {mixtral().remove("blk.0.ffn_gate_exps.weight").add("blk.0.ffn_gate.0.weight", gguf.F16, 96, 160),
 			unsupported, "tensor blk.0.ffn_gate.0.weight holds one expert, as in files of before April 2024"},
 		"a dense layer among": {mixtral().add("blk.1.ffn_gate.weight", gguf.F16, 96, 160),
@@ -203,8 +305,22 @@ func TestMixturesAreRefusedByName(t *testing.T) {
 		"too many groups used": {groups(4, 5), invalid, "glm4moe.expert_group_used_count is 5, want 1 to the 4"},
 		"too few in the groups": {groups(6, 1),
 			invalid, "glm4moe.expert_used_count is 3, want at most the 2 of glm4moe.expert_count in the 1 groups"},
-		"gpt-oss": {llama().set("general.architecture", "gpt-oss"),
-			unsupported, `architecture "gpt-oss" needs attention sinks, and experts with biases and a clamped SwiGLU, which no engine computes yet`},
+		"no sinks": {gptOSS().remove("blk.1.attn_sinks.weight"), invalid, "tensor blk.1.attn_sinks.weight is missing"},
+		"sinks of too few heads": {gptOSS().replace("blk.1.attn_sinks.weight", gguf.F32, 2),
+			invalid, "attn_sinks.weight has dimensions [2], want [4]"},
+		"sinks in a Llama": {mixtral().add("blk.1.attn_sinks.weight", gguf.F32, 4),
+			unsupported, "tensor blk.1.attn_sinks.weight has no role"},
+		"no router bias":    {gptOSS().remove("blk.0.ffn_gate_inp.bias"), invalid, "tensor blk.0.ffn_gate_inp.bias is missing"},
+		"no bias of a down": {gptOSS().remove("blk.0.ffn_down_exps.bias"), invalid, "tensor blk.0.ffn_down_exps.bias is missing"},
+		"one bias for all": {gptOSS().replace("blk.0.ffn_up_exps.bias", gguf.F32, 160),
+			invalid, "tensor blk.0.ffn_up_exps.bias has dimensions [160], want [160 4]"},
+		"biases in blocks": {gptOSS().replace("blk.0.ffn_up_exps.bias", gguf.Q8_0, 160, 4),
+			arch.ErrUnsupportedType, "blk.0.ffn_up_exps.bias is Q8_0"},
+		"a gpt-oss without experts": {gptOSS().unset("gpt-oss.expert_count"), invalid, "metadata gpt-oss.expert_count is missing"},
+		"a dense gpt-oss": {gptOSS().add("blk.0.ffn_up.weight", gguf.F16, 96, 160),
+			unsupported, "tensor blk.0.ffn_up.weight has no role"},
+		"MiMo-V2": {llama().set("general.architecture", "mimo2"),
+			unsupported, `architecture "mimo2" needs values of another width than keys, which no engine computes yet`},
 		"Phi-3.5-MoE": {llama().set("general.architecture", "phimoe"),
 			unsupported, `architecture "phimoe" needs layer norms, which`},
 		"DeepSeek V3": {llama().set("general.architecture", "deepseek2"),
@@ -221,13 +337,35 @@ func TestMixturesAreRefusedByName(t *testing.T) {
 	}
 }
 
-func TestGemma4WithExpertsIsRefusedByItsBlock(t *testing.T) {
-	shape, _ := synth.Small("gemma4")
-	for _, key := range []string{"expert_count", "expert_used_count", "expert_feed_forward_length"} {
+func TestGemma4HasExpertsIfTheFileSaysHowMany(t *testing.T) {
+	for _, key := range []string{"expert_used_count", "expert_feed_forward_length"} {
 		_, err := describe(t, "gemma4", key, uint32(128))
 		require.ErrorIs(t, err, arch.ErrUnsupportedArch)
-		require.ErrorContains(t, err, fmt.Sprintf("experts beside a dense MLP (metadata %s.%s is 128)", shape.Architecture, key))
+		require.ErrorContains(t, err, fmt.Sprintf("mixture of experts (metadata gemma4.%s is 128)", key))
 	}
+	d, err := describe(t, "gemma4", "expert_count", uint32(0))
+	require.NoError(t, err)
+	require.Equal(t, engine.MLPDense, d.Layers[0].MLP.Kind)
+	d, err = describe(t, "gemma4-experts", "feed_forward_length", []int32{80, 88, 80, 88, 80, 88})
+	require.NoError(t, err)
+	for i, l := range d.Layers {
+		want := engine.Experts{Count: 12, Used: 3, Renorm: true, Scales: true, SharedWidth: 80 + i%2*8, Apart: true}
+		require.Equal(t, engine.MLP{Kind: engine.MLPExperts, Activation: engine.GELUTanh, Width: 20, EndNorm: true, Experts: want}, l.MLP)
+	}
+	_, err = describe(t, "gemma4-experts", "feed_forward_length", uint32(1<<23))
+	require.ErrorIs(t, err, arch.ErrInvalidModel)
+	require.ErrorContains(t, err, "experts are 8388608 wide, want at most 4194304")
+}
+
+// gptOSSKeys are those of published files of gpt-oss.
+func gptOSSKeys(layers, experts uint32) map[string]any {
+	return published(layers, 2880, 2880, 64, 8, 64, 131072, 1e-5, map[string]any{
+		"attention.sliding_window": uint32(128),
+		"expert_count":             experts, "expert_used_count": uint32(4), "expert_feed_forward_length": uint32(2880),
+		"rope.freq_base": float32(150000), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(32),
+		"rope.scaling.original_context_length": uint32(4096),
+		"rope.scaling.yarn_beta_fast":          float32(32), "rope.scaling.yarn_beta_slow": float32(1),
+	})
 }
 
 // TestPublishedMixturesGiveTheirNetworks parses the keys that published files have.
@@ -305,6 +443,13 @@ func TestPublishedMixturesGiveTheirNetworks(t *testing.T) {
 			[]string{"blk.1.exp_probs_b.bias"}, 62, 1, 1408,
 			engine.Experts{Count: 128, Used: 6, Gating: sigmoid, ChoiceBias: true, Renorm: true, WeightScale: 2.5, SharedWidth: 2816},
 			func(m engine.Mixer, _ engine.Rope) bool { return m.QKNorm }},
+		{"gpt-oss-20b", "gpt-oss", gptOSSKeys(24, 32), []string{"blk.0.attn_q.bias", "blk.0.attn_output.bias"}, 24, 0, 2880,
+			engine.Experts{Count: 32, Used: 4, Renorm: true, RouterBias: true, Bias: true},
+			func(m engine.Mixer, _ engine.Rope) bool {
+				return m.Sinks && m.QKVBias && m.OutBias && m.Heads == 64 && m.Window == 128
+			}},
+		{"gpt-oss-120b", "gpt-oss", gptOSSKeys(36, 128), []string{"blk.0.attn_q.bias", "blk.0.attn_output.bias"}, 36, 0, 2880,
+			engine.Experts{Count: 128, Used: 4, Renorm: true, RouterBias: true, Bias: true}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			layout, err := arch.Describe(header(t, tc.architecture, tc.keys, append(tc.tensors, "output.weight"), nil), tc.architecture)
@@ -315,7 +460,8 @@ func TestPublishedMixturesGiveTheirNetworks(t *testing.T) {
 				if i < tc.dense {
 					require.Equal(t, engine.MLP{Kind: engine.MLPDense, Width: int(tc.keys["feed_forward_length"].(uint32))}, l.MLP, "layer %d", i)
 				} else {
-					require.Equal(t, engine.MLP{Kind: engine.MLPExperts, Width: tc.width, Experts: tc.want}, l.MLP, "layer %d", i)
+					activation := map[string]engine.Activation{"gpt-oss": engine.ClampedSwish}[tc.architecture]
+					require.Equal(t, engine.MLP{Kind: engine.MLPExperts, Activation: activation, Width: tc.width, Experts: tc.want}, l.MLP, "layer %d", i)
 				}
 			}
 			require.True(t, tc.attention == nil || tc.attention(d.Layers[0].Mixer, d.Ropes[0]))

@@ -27,6 +27,7 @@ var families = map[string]family{
 	"gemma4":          {"Gemma 4", gemma4},
 	"glm4":            {"GLM-4", glm4},
 	"glm4moe":         {"GLM-4.5 to 4.7", glm4moe},
+	"gpt-oss":         {"gpt-oss", gptOSS},
 	"granite":         {"Granite", granite},
 	"granitemoe":      {"Granite with experts", granitemoe},
 	"llama":           {"Llama 1 to 3, Mistral, Mixtral, TinyLlama, SmolLM", llama},

@@ -96,7 +96,7 @@ func (r *reader) refuseUnread() error {
 			return err
 		}
 		if ok && !f.harmless(v) {
-			return unsupported("%s (metadata %s is %v)", r.nameOf(f), key, v)
+			return unsupported("%s (metadata %s is %v)", f.name, key, v)
 		}
 	}
 	for _, f := range lists {
@@ -126,14 +126,6 @@ func (r *reader) refuseWindow() error {
 		return unsupported("sliding window (metadata %s is %d, context %d)", key, window, context)
 	}
 	return nil
-}
-
-// nameOf returns the name of a feature in messages.
-func (r *reader) nameOf(f feature) string {
-	if f.name == mixtureOfExperts && r.mixture != "" {
-		return r.mixture
-	}
-	return f.name
 }
 
 func present(meta *gguf.Metadata, key string) bool {

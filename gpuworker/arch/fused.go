@@ -11,18 +11,20 @@ import (
 
 // fusion lists tensors of a layer that hold the rows of several roles, or of one role under another
 // name than usual, by the suffix of their names. The rows of the roles follow one another in the
-// given order. Engines bind a view for each role, so they do not depend on how a file arranges its
-// rows.
+// given order, in a stack in each of its matrices. Engines bind a view for each role, so they do
+// not depend on how a file arranges its rows.
 type fusion map[string][]engine.Role
 
-// The fused tensors of published files. A file may have a tensor for each of Q, K and V instead. Gate
-// and up have no such choice, because the fused tensor has the name of up.
+// The fused tensors of published files. A file may have a tensor for each of Q, K and V instead, and
+// a stack for each of the experts' gate and up. Gate and up of a dense MLP have no such choice,
+// because the fused tensor has the name of up.
 var (
 	fusedQKV = fusion{
 		"attn_qkv.weight": {engine.RoleQ, engine.RoleK, engine.RoleV},
 		"attn_qkv.bias":   {engine.RoleQBias, engine.RoleKBias, engine.RoleVBias},
 	}
-	fusedGateUp = fusion{"ffn_up.weight": {engine.RoleGate, engine.RoleUp}}
+	fusedGateUp  = fusion{"ffn_up.weight": {engine.RoleGate, engine.RoleUp}}
+	fusedExperts = fusion{"ffn_gate_up_exps.weight": {engine.RoleExpertGate, engine.RoleExpertUp}}
 )
 
 // rolesOf returns the roles that a tensor of a layer holds. nil: it has no role.
@@ -72,20 +74,19 @@ func views(t gguf.Tensor, roles []engine.Role, d *engine.ModelDesc, layer int) (
 		return []gguf.Tensor{t}, nil
 	}
 	rows, text := int64(0), make([]string, len(roles))
-	whole := append([]int64(nil), roles[0].Dims(d, layer)...)
-	last := len(whole) - 1
+	whole, at := slices.Clone(roles[0].Dims(d, layer)), RowsDim(roles[0])
 	for i, role := range roles {
-		n := role.Dims(d, layer)[last]
+		n := role.Dims(d, layer)[at]
 		rows, text[i] = rows+n, fmt.Sprintf("%d of %v", n, role)
 	}
-	whole[last] = rows
+	whole[at] = rows
 	if !sameDims(t, whole) {
 		return nil, invalid("tensor %s has dimensions %v, want %v: rows %s", t.Name, t.Dims, whole, strings.Join(text, ", "))
 	}
 	var out []gguf.Tensor
 	first := uint64(0)
 	for _, role := range roles {
-		end := first + uint64(role.Dims(d, layer)[last])
+		end := first + uint64(role.Dims(d, layer)[at])
 		view, err := t.Rows(first, end)
 		if err != nil {
 			return nil, err
@@ -93,6 +94,15 @@ func views(t gguf.Tensor, roles []engine.Role, d *engine.ModelDesc, layer int) (
 		out, first = append(out, view), end
 	}
 	return out, nil
+}
+
+// RowsDim returns which dim of a tensor counts the rows by which tensors are fused: the second of a
+// matrix or of a stack of them, and the only one of a vector.
+func RowsDim(role engine.Role) int {
+	if role.Vector() {
+		return 0
+	}
+	return 1
 }
 
 // listOf returns "q, k and v".

@@ -8,7 +8,7 @@ import "github.com/millrace/millrace/gpuworker/engine"
 func llama(r *reader) engine.ModelDesc {
 	d := r.decoder(engine.RopeNorm)
 	r.windowed(&d, 0, 0)
-	if n, _, err := r.meta.Uint(r.prefix + "expert_count"); err == nil && n > 0 {
+	if r.mixed() {
 		r.experts(&d, mixture{Experts: engine.Experts{Renorm: true}})
 	}
 	return d

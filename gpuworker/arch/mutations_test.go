@@ -26,12 +26,14 @@ var mutations = map[string]func(w *reference.Weights) bool{
 	"no norm before attention":       mixers(func(m *engine.Mixer) bool { was := m.NoNorm; m.NoNorm = true; return !was }),
 	"no later positions":             mixers(func(m *engine.Mixer) bool { was := m.Bidirectional; m.Bidirectional = false; return was }),
 	"no biases":                      mixers(func(m *engine.Mixer) bool { was := m.QKVBias; m.QKVBias = false; return was }),
+	"no biases of O":                 mixers(func(m *engine.Mixer) bool { was := m.OutBias; m.OutBias = false; return was }),
+	"no sinks":                       mixers(func(m *engine.Mixer) bool { was := m.Sinks; m.Sinks = false; return was }),
 	"positions in every layer":       mixers(func(m *engine.Mixer) bool { was := m.Rope; m.Rope = 0; return was != 0 }),
 	"no positions":                   mixers(func(m *engine.Mixer) bool { was := m.Rope; m.Rope = engine.NoRope; return was >= 0 }),
 	"another scale of scores":        mixers(scaleScores),
 	"no norm after the MLP":          mlps(func(m *engine.MLP) bool { was := m.EndNorm; m.EndNorm = false; return was }),
 	"no norm before the MLP":         mlps(func(m *engine.MLP) bool { was := m.NoNorm; m.NoNorm = true; return !was }),
-	"another activation":             mlps(func(m *engine.MLP) bool { m.Activation = engine.GELUTanh - m.Activation; return true }),
+	"another activation":             mlps(func(m *engine.MLP) bool { m.Activation = (m.Activation + 1) % 2; return true }),
 	"another base of the first rope": ropes(0, func(r *engine.Rope) bool { r.Base *= 1.1; return true }),
 	"another base of the other rope": ropes(1, func(r *engine.Rope) bool { r.Base *= 1.1; return true }),
 	"another scale of positions":     ropes(0, func(r *engine.Rope) bool { r.Scale *= 1.01; return true }),
@@ -87,7 +89,7 @@ var mutations = map[string]func(w *reference.Weights) bool{
 		return changed
 	}),
 	"one expert less":          experts(func(e *engine.Experts) bool { e.Used--; return e.Used > 0 }),
-	"weights of another sum":   experts(func(e *engine.Experts) bool { e.Renorm = !e.Renorm; return true }),
+	"weights of another sum":   experts(func(e *engine.Experts) bool { e.Renorm = !e.Renorm; return !e.Apart }), // an end norm undoes a factor
 	"weights of another kind":  experts(func(e *engine.Experts) bool { e.Gating = engine.GateSigmoid - e.Gating; return true }),
 	"another scale of weights": experts(func(e *engine.Experts) bool { e.WeightScale *= 1.01; return e.WeightScale > 0 }),
 	"no bias of the choice": without(engine.RoleChoiceBias, experts(func(e *engine.Experts) bool {
@@ -107,14 +109,26 @@ var mutations = map[string]func(w *reference.Weights) bool{
 		e.SharedWidth, e.SharedGate = 0, false
 		return was > 0
 	}),
-	"no gate of the shared":      experts(func(e *engine.Experts) bool { was := e.SharedGate; e.SharedGate = false; return was }),
-	"experts' gate for up":       exchanged(engine.RoleExpertGate, engine.RoleExpertUp),
-	"the shared gate for up":     exchanged(engine.RoleSharedGate, engine.RoleSharedUp),
-	"gate for up":                exchanged(engine.RoleGate, engine.RoleUp),
-	"one end norm for another":   exchanged(engine.RoleAttnEndNorm, engine.RoleFFNEndNorm),
-	"one norm for another":       exchanged(engine.RoleAttnNorm, engine.RoleFFNNorm),
-	"an end norm before instead": exchanged(engine.RoleAttnNorm, engine.RoleAttnEndNorm),
-	"keys' norm for queries'":    exchanged(engine.RoleQNorm, engine.RoleKNorm),
+	"no gate of the shared":        experts(func(e *engine.Experts) bool { was := e.SharedGate; e.SharedGate = false; return was }),
+	"no biases of the router":      experts(func(e *engine.Experts) bool { was := e.RouterBias; e.RouterBias = false; return was }),
+	"no biases of experts":         experts(func(e *engine.Experts) bool { was := e.Bias; e.Bias = false; return was }),
+	"experts' gate biases for ups": exchanged(engine.RoleExpertGateBias, engine.RoleExpertUpBias),
+	"no scales of experts": without(engine.RoleExpertScale, experts(func(e *engine.Experts) bool {
+		was := e.Scales
+		e.Scales = false
+		return was
+	})),
+	"no norms of the experts' own":    experts(func(e *engine.Experts) bool { was := e.Apart; e.Apart = false; return was }),
+	"the MLP's norm for experts'":     exchanged(engine.RoleFFNNorm, engine.RoleExpertNorm),
+	"the router's norm for experts'":  exchanged(engine.RoleRouterNorm, engine.RoleExpertNorm),
+	"the MLP's end norm for experts'": exchanged(engine.RoleSharedEndNorm, engine.RoleExpertEndNorm),
+	"experts' gate for up":            exchanged(engine.RoleExpertGate, engine.RoleExpertUp),
+	"the shared gate for up":          exchanged(engine.RoleSharedGate, engine.RoleSharedUp),
+	"gate for up":                     exchanged(engine.RoleGate, engine.RoleUp),
+	"one end norm for another":        exchanged(engine.RoleAttnEndNorm, engine.RoleFFNEndNorm),
+	"one norm for another":            exchanged(engine.RoleAttnNorm, engine.RoleFFNNorm),
+	"an end norm before instead":      exchanged(engine.RoleAttnNorm, engine.RoleAttnEndNorm),
+	"keys' norm for queries'":         exchanged(engine.RoleQNorm, engine.RoleKNorm),
 }
 
 func scaleScores(m *engine.Mixer) bool {

@@ -47,6 +47,18 @@ var fileNames = [engine.RoleCount]string{
 	engine.RoleSharedGate:   "ffn_gate_shexp.weight",
 	engine.RoleSharedUp:     "ffn_up_shexp.weight",
 	engine.RoleSharedDown:   "ffn_down_shexp.weight",
+
+	engine.RoleSinks:          "attn_sinks.weight",
+	engine.RoleRouterBias:     "ffn_gate_inp.bias",
+	engine.RoleExpertGateBias: "ffn_gate_exps.bias",
+	engine.RoleExpertUpBias:   "ffn_up_exps.bias",
+	engine.RoleExpertDownBias: "ffn_down_exps.bias",
+
+	engine.RoleRouterNorm:    "ffn_gate_inp.scale",
+	engine.RoleExpertNorm:    "pre_ffw_norm_2.weight",
+	engine.RoleExpertEndNorm: "post_ffw_norm_2.weight",
+	engine.RoleSharedEndNorm: "post_ffw_norm_1.weight",
+	engine.RoleExpertScale:   "ffn_down_exps.scale",
 }
 
 // TensorName is the name of a tensor in model files. layer is ignored for roles outside the layers.

@@ -36,7 +36,7 @@ type reader struct {
 	unused  map[string]bool // names of tensors that engines do not need, such as those whose numbers are in the description
 	skipped int             // layers of the file after the last of the description, whose tensors engines do not need
 
-	mixture string // block that a mixture of experts of this family needs and no engine computes; "" = the family has none
+	sharpYarn bool // the borders of YaRN are not rounded to whole frequencies
 
 	short *shortRope   // nil: one list of divisors for all contexts
 	dense []DenseShape // layers after the pooling

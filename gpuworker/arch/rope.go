@@ -99,6 +99,7 @@ func (r *reader) yarn(rope *engine.Rope) {
 		fast:     float64(r.within("rope.scaling.yarn_beta_fast", 32, 1/maxRopeScale, maxRopeScale)),
 		slow:     float64(r.within("rope.scaling.yarn_beta_slow", 1, 1/maxRopeScale, maxRopeScale)),
 		mix:      r.yarnMix(),
+		sharp:    r.sharpYarn,
 	}
 	if rope.Base <= 1 {
 		r.fail(invalid("metadata %srope.freq_base is %g, want more than 1 with rope scaling yarn", r.prefix, rope.Base))
@@ -143,6 +144,7 @@ type yarn struct {
 	fast, slow             float64 // turns within the original context from which a frequency stays, and below which it is stretched
 	mix                    float64 // of what stays; 1 = all
 	dims                   int
+	sharp                  bool // borders are not rounded outwards to whole frequencies
 }
 
 // divisors returns the divisor of each frequency: 1 where it stays, the factor where it is
@@ -151,7 +153,11 @@ func (y yarn) divisors() []float64 {
 	border := func(turns float64) float64 { // the frequency that makes the given number of turns within the original context
 		return float64(y.dims) * math.Log(y.original/(turns*2*math.Pi)) / (2 * math.Log(y.base))
 	}
-	low, high := max(0, math.Floor(border(y.fast))), min(float64(y.dims-1), math.Ceil(border(y.slow)))
+	low, high := border(y.fast), border(y.slow)
+	if !y.sharp {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(0, low), min(float64(y.dims-1), high)
 	width := max(0.001, high-low)
 	out := make([]float64, y.dims/2)
 	for i := range out {

@@ -56,6 +56,21 @@ func TestYarnDivisorsAndMagnitude(t *testing.T) {
 	}
 }
 
+func TestGptOSSDoesNotRoundYarnsBorders(t *testing.T) {
+	// By hand, as transformers with truncate false: 64 ln(4096 / (32 2 pi)) / (2 ln 150000) = 8.0928 and 64 ln(4096 / (2 pi)) /
+	// (2 ln 150000) = 17.3980, whose distance is 9.3052.
+	d, err := arch.Describe(header(t, "gpt-oss", gptOSSKeys(24, 32), nil, nil), "gpt-oss")
+	require.NoError(t, err)
+	rope := d.Desc.Ropes[0]
+	require.InDelta(t, 1+0.1*math.Log(32), float64(rope.Magnitude), 1e-7)
+	for i, want := range map[int]float64{0: 1, 8: 1, 9: rampOf((9 - 8.0928) / 9.3052), 17: rampOf((17 - 8.0928) / 9.3052), 18: 32, 31: 32} {
+		require.InDelta(t, want, rope.Divisors[i], 1e-3*want, "frequency %d", i)
+	}
+}
+
+// rampOf is the divisor of a frequency that is stretched 32 times in part.
+func rampOf(part float64) float64 { return 1 / (part/32 + 1 - part) }
+
 // longRoped has divisors of 1.8115 for more than 48 positions, and of 0.747 for fewer.
 func longRoped() *model {
 	return llama().set("llama.rope.scaling.original_context_length", uint32(48)).

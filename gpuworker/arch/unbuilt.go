@@ -5,9 +5,9 @@ import "strings"
 // Blocks that the architectures in unbuilt need and no engine computes.
 const (
 	gated        = "gates of the attention's output"
-	sinks        = "attention sinks"
-	sinksBiases  = "attention sinks, and experts with biases and a clamped SwiGLU"
-	besidesDense = "experts beside a dense MLP"
+	narrowValues = "values of another width than keys"
+	besidesDense = "experts and a dense MLP whose sum is scaled"
+	readBefore   = "experts that read the input of the layer"
 	chunks       = "experts of a group that share a part"
 	lateNorms    = "norms of heads after the rotation"
 	routedBefore = "a router that reads the input of the layer"
@@ -32,9 +32,9 @@ const (
 var unbuilt = index(map[string]string{
 	comparison:   "bailingmoe bailingmoe2 deepseek eurobert exaone-moe neo-bert",
 	gated:        "afmoe",
-	sinks:        "mimo2",
-	sinksBiases:  "gpt-oss",
-	besidesDense: "arctic grok",
+	narrowValues: "mimo2",
+	besidesDense: "grok",
+	readBefore:   "arctic",
 	chunks:       "grovemoe",
 	lateNorms:    "hunyuan-moe",
 	routedBefore: "smallthinker",

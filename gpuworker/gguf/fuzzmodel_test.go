@@ -21,7 +21,7 @@ import (
 // engines' rules accept or refuse by name. It is here because the tests of package arch need an
 // engine, which would be compiled once more for fuzzing.
 func FuzzModel(f *testing.F) {
-	for _, name := range append(arch.Architectures(), "gemma4-e2b") {
+	for _, name := range append(arch.Architectures(), "gemma4-e2b", "gemma4-experts") {
 		shape, ok := synth.Small(name)
 		require.True(f, ok)
 		for _, edge := range edges {

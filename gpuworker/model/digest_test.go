@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,9 +103,26 @@ func TestUnusedTensorsCountInTheDigest(t *testing.T) {
 
 func TestViewsCountInTheDigest(t *testing.T) {
 	// Views of a tensor that holds several roles stand in the digest in place of the tensor, and each
-	// is verified by itself.
+	// is verified by itself. Those of a stack are not contiguous in the file.
+	for name, tc := range map[string]struct {
+		ends map[string][]uint64 // of the rows of each role, by the suffix of the tensor
+		more int                 // tensors with views than without
+		flip string
+	}{
+		"phi3": {map[string][]uint64{"attn_qkv.weight": {48, 72, 96}, "ffn_up.weight": {80, 160}},
+			3 * (2 + 1), "blk.1.attn_qkv.weight[48:72]"},
+		"gemma4-experts": {map[string][]uint64{"ffn_gate_up_exps.weight": {20, 40}}, 6, "blk.4.ffn_gate_up_exps.weight[20:40]"},
+	} {
+		t.Run(name, func(t *testing.T) { requireViewsInDigest(t, name, tc.ends, tc.more, tc.flip) })
+	}
+}
+
+// requireViewsInDigest loads a small model whose tensors have views that end at the given rows, and
+// changes one of the views.
+func requireViewsInDigest(t *testing.T, name string, ends map[string][]uint64, more int, flip string) {
+	t.Helper()
 	m, _ := manager(t, 1<<30)
-	shape, ok := synth.Small("phi3")
+	shape, ok := synth.Small(name)
 	require.True(t, ok)
 	path := filepath.Join(m.cfg.Dir, "fused"+extension)
 	out, err := os.Create(path)
@@ -120,7 +138,8 @@ func TestViewsCountInTheDigest(t *testing.T) {
 	defer func() { require.NoError(t, f.Close()) }()
 	var tensors []gguf.Tensor
 	for _, x := range f.Tensors() {
-		ends := map[string][]uint64{"attn_qkv.weight": {48, 72, 96}, "ffn_up.weight": {80, 160}}[x.Name[strings.LastIndex(x.Name[:len(x.Name)-7], ".")+1:]]
+		_, suffix, _ := strings.Cut(strings.TrimPrefix(x.Name, "blk."), ".")
+		ends := ends[suffix]
 		if ends == nil {
 			tensors = append(tensors, x)
 		}
@@ -136,14 +155,14 @@ func TestViewsCountInTheDigest(t *testing.T) {
 		digests[i] = blake3.Sum256(f.Bytes(x))
 	}
 	require.Equal(t, engine.Digest(gguf.ModelDigest(f.Metadata(), tensors, digests)), inst.Digest)
-	require.Len(t, tensors, len(f.Tensors())+3*(2+1))
+	require.Len(t, tensors, len(f.Tensors())+more)
 	require.NotEqual(t, fileDigest(t, path), inst.Digest)
 
 	for n, x := range inst.tensors {
-		if x.name == "blk.1.attn_qkv.weight[48:72]" {
+		if x.name == flip {
 			_, err = inst.FlipBit(n, 77)
 			require.NoError(t, err)
 		}
 	}
-	require.ErrorContains(t, m.Verify(t.Context(), "fused"), `tensor "blk.1.attn_qkv.weight[48:72]" has digest`)
+	require.ErrorContains(t, m.Verify(t.Context(), "fused"), fmt.Sprintf("tensor %q has digest", flip))
 }

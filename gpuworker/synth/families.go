@@ -84,6 +84,16 @@ var small = map[string]Family{
 		}),
 		Tensors: []string{headName, "blk.0.attn_q.bias", "blk.0.attn_q_norm.weight"},
 	},
+	// With its base and original context the borders of YaRN are before the first and after the last frequency, so that
+	// llama.cpp, which rounds them, has the same.
+	"gpt-oss": {
+		Keys: keys(5, 96, 32, 4, 2, 16, map[string]any{
+			"attention.sliding_window": uint32(24), "rope.freq_base": float32(6), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(8),
+			"rope.scaling.original_context_length": uint32(200), "rope.scaling.yarn_beta_fast": float32(32), "rope.scaling.yarn_beta_slow": float32(1),
+			"expert_count": uint32(8), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(32),
+		}),
+		Tensors: []string{headName, "blk.0.attn_q.bias", "blk.0.attn_output.bias"},
+	},
 	"granite": {Keys: keys(3, 48, 80, 4, 2, 12, map[string]any{
 		"embedding_scale": float32(12), "residual_scale": float32(0.22), "logit_scale": float32(0.5), "attention.scale": float32(0.125),
 	})},

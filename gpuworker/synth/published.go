@@ -1,5 +1,7 @@
 package synth
 
+import "maps"
+
 // published are shapes of published models whose layers are not those of a Uniform.
 var published = []Shape{
 	// https://huggingface.co/google/gemma-3-1b-it
@@ -20,7 +22,16 @@ var published = []Shape{
 	family("mistral-small-24b", "llama", keys(40, 5120, 32768, 32, 8, 128, map[string]any{
 		"vocab_size": uint32(131072), "context_length": uint32(32768), "rope.freq_base": float32(1e8),
 	}), headName),
+	// https://huggingface.co/google/gemma-4-31B-it
 	gemma4Published("gemma4-31b", 60, 5376, 21504, 32, 16, 4),
+	// https://huggingface.co/google/gemma-4-26B-A4B-it
+	withExperts(gemma4Published("gemma4-26b-a4b", 30, 2816, 2112, 16, 8, 2), 128, 8, 704, "blk.0.ffn_gate_up_exps.weight"),
+	// https://huggingface.co/openai/gpt-oss-20b
+	withExperts(family("gpt-oss-20b", "gpt-oss", keys(24, 2880, 2880, 64, 8, 64, map[string]any{
+		"vocab_size": uint32(201088), "context_length": uint32(131072), "attention.layer_norm_rms_epsilon": float32(1e-5),
+		"attention.sliding_window": uint32(128), "rope.freq_base": float32(150000), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(32),
+		"rope.scaling.original_context_length": uint32(4096), "rope.scaling.yarn_beta_fast": float32(32), "rope.scaling.yarn_beta_slow": float32(1),
+	}), headName), 32, 4, 2880, "blk.0.attn_q.bias", "blk.0.attn_output.bias"),
 	// https://huggingface.co/allenai/OLMoE-1B-7B-0924
 	family("olmoe-1b-7b", "olmoe", keys(16, 2048, 1024, 16, 16, 128, map[string]any{
 		"vocab_size": uint32(50304), "context_length": uint32(4096), "attention.layer_norm_rms_epsilon": float32(1e-5),
@@ -37,8 +48,15 @@ func family(name, architecture string, keys map[string]any, tensors ...string) S
 	return Shape{Name: name, Architecture: architecture, Family: &Family{Keys: keys, Tensors: tensors}}
 }
 
+// withExperts adds experts to a shape, and tensors.
+func withExperts(s Shape, count, used, width uint32, tensors ...string) Shape {
+	maps.Copy(s.Family.Keys, map[string]any{"expert_count": count, "expert_used_count": used, "expert_feed_forward_length": width})
+	s.Family.Tensors = append(s.Family.Tensors, tensors...)
+	return s
+}
+
 // gemma4Published is a dense Gemma 4. Every sixth layer sees all positions, has wider heads, of which it
-// rotates a quarter, fewer of them for keys, and no V. https://huggingface.co/google/gemma-4-31B-it
+// rotates a quarter, fewer of them for keys, and no V.
 func gemma4Published(name string, layers, hidden, ffn, heads, kvHeads, wideKVHeads int) Shape {
 	const width, wide = 256, 512
 	global := func(i int) bool { return i%6 == 5 }

@@ -15,6 +15,25 @@ var smallVariants = map[string]Family{
 		Tensors: append(inLayers("attn_v.weight", 0, 1, 2, 3, 4), inLayers("layer_output_scale.weight", 0, 1, 2, 3, 4, 5)...),
 		Factors: small["gemma4"].Factors,
 	},
+	// The 26B, with one stack for gate and up, as converters write it.
+	"gemma4-experts": {
+		Architecture: "gemma4",
+		Keys: changed("gemma4", map[string]any{
+			"block_count": uint32(6), "attention.head_count_kv": eachLayer(6, func(i int) int32 { return 2 - int32(i/5) }),
+			"feed_forward_length": uint32(80), "rope.dimension_count_swa": uint32(8),
+			"attention.sliding_window_pattern": eachLayer(6, func(i int) bool { return i != 5 }),
+			"expert_count":                     uint32(12), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20),
+		}),
+		Tensors: append(append(inLayers("attn_v.weight", 0, 1, 2, 3, 4), inLayers("layer_output_scale.weight", 0, 1, 2, 3, 4, 5)...),
+			"blk.0.ffn_gate_up_exps.weight"),
+		Factors: small["gemma4"].Factors,
+	},
+	// The borders of YaRN are 3.49 and 7.50, which transformers does not round.
+	"gpt-oss-yarn": {
+		Architecture: "gpt-oss",
+		Keys:         changed("gpt-oss", map[string]any{"rope.freq_base": float32(1000), "rope.scaling.original_context_length": uint32(4096)}),
+		Tensors:      small["gpt-oss"].Tensors,
+	},
 	"granitemoe-plain": {Architecture: "granitemoe", Keys: changed("granitemoe", nil, "expert_shared_feed_forward_length")},
 	"mistral":          {Architecture: "llama", Keys: changed("llama", map[string]any{"attention.sliding_window": uint32(24)}), Tensors: []string{headName}},
 	"mixtral": {

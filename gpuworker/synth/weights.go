@@ -23,8 +23,8 @@ func (t tensor) elements() uint64 {
 // write writes all of the tensor's bytes to w.
 func (t tensor) write(w io.Writer, s stream) error {
 	if t.fill != nil {
-		b := make([]byte, 0, 4*t.dims[0])
-		for i := range t.dims[0] {
+		b := make([]byte, 0, 4*t.elements())
+		for i := range t.elements() {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(t.fill(s, int(i))))
 		}
 		_, err := w.Write(b)

@@ -138,9 +138,9 @@ func (p *plan) list(mix Mix) []tensor {
 		for _, n := range role.Dims(d, layer) {
 			t.dims = append(t.dims, uint64(n))
 		}
-		last := len(t.dims) - 1
+		at := arch.RowsDim(role)
 		for _, part := range roles[1:] {
-			t.dims[last] += uint64(part.Dims(d, layer)[last])
+			t.dims[at] += uint64(part.Dims(d, layer)[at])
 		}
 		if role.Vector() {
 			t.fill = fillOf(role)
@@ -182,8 +182,12 @@ func (p *plan) divide(name string, divisors []float64) {
 // fillOf makes the numbers of a vector.
 func fillOf(role engine.Role) func(stream, int) float32 {
 	switch role {
-	case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleSharedRouter:
+	case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleSharedRouter, engine.RoleExpertDownBias:
 		return bias
+	case engine.RoleSinks, engine.RoleRouterBias:
+		return sink
+	case engine.RoleExpertGateBias, engine.RoleExpertUpBias:
+		return wideBias
 	case engine.RoleChoiceBias:
 		return choiceBias
 	default:
@@ -221,11 +225,18 @@ func fit(typ gguf.Type, n int) gguf.Type {
 	return typ
 }
 
-// norm scatters from 0.75 to 1.25, bias from -0.25 to 0.25, and choiceBias from 0 to 0.1: not below
-// 0, because transformers gives experts outside of the best groups a score of 0.
+// norm scatters from 0.75 to 1.25, bias from -0.25 to 0.25, sink from -2 to 2, and choiceBias from 0
+// to 0.1: not below 0, because transformers gives experts outside of the best groups a score of 0.
+// wideBias is often close to 0 and reaches 8 on both sides, beyond what gates and ups are clamped to.
 func norm(s stream, i int) float32       { return 0.75 + unit(s.word(uint64(i)))/2 }
 func bias(s stream, i int) float32       { return unit(s.word(uint64(i)))/2 - 0.25 }
+func sink(s stream, i int) float32       { return 4*unit(s.word(uint64(i))) - 2 }
 func choiceBias(s stream, i int) float32 { return unit(s.word(uint64(i))) / 10 }
+
+func wideBias(s stream, i int) float32 {
+	u := 2*unit(s.word(uint64(i))) - 1
+	return 8 * u * u * u
+}
 
 // unit returns a number from 0 up to and without 1.
 func unit(w uint64) float32 { return float32(w>>40) / (1 << 24) }

@@ -206,6 +206,8 @@ func TestMixturesAreDrawnByTheirRoles(t *testing.T) {
 		{"minimax-m2", "blk.1.ffn_gate_inp.weight", 1, []uint64{48, 10}},
 		{"glm4moe", "blk.0.ffn_down.weight", 1, []uint64{80, 48}},
 		{"qwen2moe", "blk.2.ffn_up_shexp.weight", 1, []uint64{48, 28}},
+		{"gemma4-experts", "blk.2.ffn_gate_up_exps.weight", 1, []uint64{48, 40, 12}},
+		{"gemma4-experts", "blk.2.ffn_gate.weight", 1, []uint64{48, 80}},
 	} {
 		got, dims := spread(tc.name, tc.tensor)
 		require.InDelta(t, 1, got/tc.want, 0.08, "%s of %s", tc.tensor, tc.name)
@@ -219,6 +221,27 @@ func TestMixturesAreDrawnByTheirRoles(t *testing.T) {
 	for _, v := range values {
 		require.GreaterOrEqual(t, v, 0.0)
 		require.Less(t, v, 0.1)
+	}
+	shape, _ = synth.Small("gpt-oss")
+	f = write(t, shape, gguf.F32, 1)
+	for name, want := range map[string]struct {
+		dims []uint64
+		most float64 // of the magnitudes
+	}{
+		"blk.0.attn_sinks.weight": {[]uint64{4}, 2}, "blk.0.ffn_gate_inp.bias": {[]uint64{8}, 2},
+		"blk.0.ffn_gate_exps.bias": {[]uint64{32, 8}, 8}, "blk.0.ffn_up_exps.bias": {[]uint64{32, 8}, 8},
+		"blk.0.ffn_down_exps.bias": {[]uint64{96, 8}, 0.25},
+	} {
+		at, ok := f.Tensor(name)
+		require.True(t, ok, name)
+		require.Equal(t, want.dims, at.Dims, name)
+		values, distinct, most := weights(t, f, at), map[float64]bool{}, 0.0
+		for _, v := range values {
+			distinct[v], most = true, max(most, math.Abs(v))
+		}
+		require.Len(t, distinct, len(values), "%s: each expert has biases of its own", name)
+		require.LessOrEqual(t, most, want.most, name)
+		require.Greater(t, most, want.most/4, name)
 	}
 	shape, _ = synth.Small("olmoe")
 	var mixed bytes.Buffer
@@ -239,7 +262,8 @@ func TestMixturesAreDrawnByTheirRoles(t *testing.T) {
 func TestNamedShapesMatchTheirModels(t *testing.T) {
 	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360,
 		"llama-70b": 70553706560, "gemma3-1b": 999885952, "gemma3-12b": 11766034176, "phi4-14b": 14659507200, "mistral-small-24b": 23572403200,
-		"gemma4-31b": 30697345596, "olmoe-1b-7b": 6919161856, "qwen3-30b-a3b": 30532122624}
+		"gemma4-31b": 30697345596, "gemma4-26b-a4b": 25233142046, "gpt-oss-20b": 20914757184,
+		"olmoe-1b-7b": 6919161856, "qwen3-30b-a3b": 30532122624}
 	require.Len(t, synth.Names(), len(want))
 	for _, name := range synth.Names() {
 		shape, ok := synth.Lookup(name)
