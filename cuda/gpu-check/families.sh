@@ -6,7 +6,8 @@
 # context that is served, and in transformers on the length of the sequence.
 readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-dense gemma4-e2b gemma-embedding olmo2 olmo2-plain olmo3
   smollm3 granite exaone4 seed_oss phi3:512:300 phi3-short:256 phi3-window glm4 mistral3
-  mixtral qwen2moe qwen3moe olmoe granitemoe granitemoe-plain ernie4_5-moe glm4moe dots1 minimax-m2}
+  mixtral qwen2moe qwen3moe olmoe granitemoe granitemoe-plain ernie4_5-moe glm4moe dots1 minimax-m2 gpt-oss gpt-oss-yarn
+  gemma4-experts}
 readonly families_prompts='10 24 60 130' families_tokens=64 families_vectors=gemma-embedding # makes vectors alone
 
 families() {

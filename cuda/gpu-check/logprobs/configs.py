@@ -195,11 +195,22 @@ def gemma4(of, names):
         "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": of.get("final_logit_softcapping"),
         "sliding_window": of["attention.sliding_window"], "layer_types": kinds,
         "hidden_size_per_layer_input": of.get("embedding_length_per_layer_input", 0), "vocab_size_per_layer_input": of["vocab_size"],
-        "num_kv_shared_layers": shared, "use_double_wide_mlp": shared > 0 and widths[-1] == 2 * widths[0], "enable_moe_block": False,
+        "num_kv_shared_layers": shared, "use_double_wide_mlp": shared > 0 and widths[-1] == 2 * widths[0],
+        **besides_experts(of),
         "rope_parameters": {
             "full_attention": {**fields["rope_parameters"], "rope_type": "proportional"}, "sliding_attention": local_rope(of, 10000.0),
         },
     }, "Gemma4TextConfig")
+
+
+def besides_experts(of):
+    """The experts of Gemma 4 26B, beside its dense MLP."""
+    if not of.get("expert_count"):
+        return {"enable_moe_block": False}
+    return {
+        "enable_moe_block": True, "num_experts": of["expert_count"], "top_k_experts": of["expert_used_count"],
+        "moe_intermediate_size": of["expert_feed_forward_length"],
+    }
 
 
 def olmo2(of, names):
@@ -303,7 +314,20 @@ def minimax_m2(of, names):
     })
 
 
+def gpt_oss(of, names):
+    """Experts are as wide as the configuration's MLP. The borders of YaRN are not rounded."""
+    fields = common(of, names)
+    if fields["rope_parameters"]["rope_type"] == "yarn":
+        fields["rope_parameters"]["truncate"] = False
+    return Config("GptOss", fields | {
+        "intermediate_size": of["expert_feed_forward_length"], "num_local_experts": of["expert_count"],
+        "num_experts_per_tok": of["expert_used_count"], "sliding_window": of["attention.sliding_window"], "layer_types": layer_types(of, 2),
+        "attention_bias": biases(names),
+    })
+
+
 FAMILIES = {each.__name__: each for each in (
     dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, llama, mistral3, olmo2, olmoe, phi3, qwen2, qwen2moe,
     qwen3, qwen3moe, seed_oss, smollm3,
-)} | {"ernie4_5-moe": ernie4_5_moe, "gemma-embedding": gemma_embedding, "minimax-m2": minimax_m2}
+)} | {"ernie4_5-moe": ernie4_5_moe, "gemma-embedding": gemma_embedding, "gpt-oss": gpt_oss,
+     "minimax-m2": minimax_m2}

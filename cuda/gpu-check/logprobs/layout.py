@@ -26,7 +26,8 @@ INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# What families call otherwise, or have besides.
+# What families call otherwise, or have besides. A key with the kind of a tensor, such as ".bias", is of that kind alone, and its
+# value is the parameter's whole name.
 ENDS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 BOTH_ENDS = {**ENDS, "ffn_norm": "pre_feedforward_layernorm"}
 FUSED = {"ffn_up": "mlp.gate_up_proj"}
@@ -45,7 +46,7 @@ SHARED = {
 CHOICE = {"exp_probs_b": "mlp.gate.e_score_correction_bias"}
 PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"))
 # Parameters that are no module's weight.
-BARE = ("layer_scalar", "e_score_correction_bias", "experts.gate_up_proj", "experts.down_proj")
+BARE = ("layer_scalar", "e_score_correction_bias", "experts.gate_up_proj", "experts.down_proj", "self_attn.sinks")
 OTHER = {
     "dots1": {**EXPERTS, **SHARED, **CHOICE},
     "ernie4_5-moe": {**EXPERTS, **SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction_bias"},
@@ -59,9 +60,28 @@ OTHER = {
         "proj": "per_layer_projection",
         "post_norm": "post_per_layer_input_norm",
         "layer_output_scale": "layer_scalar",
+        "ffn_gate_inp": "router.proj",
+        "ffn_gate_inp.scale": "router.scale",
+        "ffn_gate_up_exps": "experts.gate_up_proj",
+        "ffn_gate_exps": "experts.gate_up_proj",
+        "ffn_up_exps": "experts.gate_up_proj",
+        "ffn_down_exps": "experts.down_proj",
+        "ffn_down_exps.scale": "router.per_expert_scale",
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
     },
     "glm4": {**FUSED, "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"},
     "glm4moe": {**EXPERTS, **SHARED, **CHOICE, "post_attention_norm": "post_attention_layernorm"},
+    "gpt-oss": {
+        **EXPERTS,
+        "ffn_gate_inp": "mlp.router",
+        "ffn_gate_exps.bias": "mlp.experts.gate_up_proj_bias",
+        "ffn_up_exps.bias": "mlp.experts.gate_up_proj_bias",
+        "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+        "attn_sinks": "self_attn.sinks",
+        "post_attention_norm": "post_attention_layernorm",
+    },
     "granitemoe": {
         "ffn_gate_inp": "block_sparse_moe.router.layer",
         "ffn_gate_exps": "block_sparse_moe.input_linear",
@@ -101,6 +121,8 @@ REFUSED = {
 ROWS = {"ernie4_5-moe": "exp_probs_b", "qwen2moe": "ffn_gate_inp_shexp"}
 # The layers after the pooling, in their order, which transformers' models do not have.
 DENSE = ("dense_2.weight", "dense_3.weight")
+# transformers has the matrices of these experts turned around, and a gate and its up side by side.
+TURNED = ("gpt-oss",)
 # A frequency with a larger factor does not rotate.
 STILL = 1e20
 
@@ -176,22 +198,32 @@ class Layout:
         if (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)) and found[2] in self.inner:
             if int(found[1]) >= self.first_shared and found[2] in ("attn_k", "attn_v", "attn_k_norm"):
                 return []
+            if whole := self.inner.get(f"{found[2]}.{kind}"):
+                return [f"layers.{found[1]}.{whole}"]
             place = f"layers.{found[1]}.{self.inner[found[2]]}"
             return [place if place.endswith(BARE) else f"{place}.{kind}"]
         raise ValueError(f"tensor {name} has no place in {self.architecture}")
 
     def half(self, name):
-        """Which half of its parameter's rows a tensor fills, None if it fills all: 0 is a gate, 1 its up."""
+        """Which half of its parameter a tensor fills, None if it fills all: 0 is a gate, 1 its up."""
         part = name.split(".")[-2]
         for pair in PAIRS:
             if part in pair and self.inner.get(pair[0]) == self.inner.get(pair[1]):
                 return pair.index(part)
         return None
 
+    def joined(self, gate, up):
+        """The parameter of a gate and its up."""
+        if self.architecture in TURNED:
+            return np.stack((gate, up), axis=-1).reshape(*gate.shape[:-1], -1)
+        return np.concatenate((gate, up), axis=-2)
+
     def arranged(self, name, values):
-        """A tensor as transformers has it: its rows in another order, one row for a vector, or without the one that the network
-        adds."""
+        """A tensor as transformers has it: its rows in another order, one row for a vector, a stack with its matrices turned around,
+        or without the one that the network adds."""
         part = name.split(".")[-2]
+        if self.architecture in TURNED and part.endswith("_exps") and values.ndim == 3:
+            return np.ascontiguousarray(values.swapaxes(1, 2))
         if part == ROWS.get(self.architecture):
             return values.reshape(1, -1)
         if self.architecture in ADDED and part.endswith("norm"):

@@ -55,15 +55,15 @@ class Reference:
         decoder = next(key for key in parameters if key.endswith(embedding))[: -len(embedding)]
         missing, wrong, halves = set(parameters), [], {}
         for name, values in file.read_all():
-            values = torch.from_numpy(self.layout.arranged(name, values)).to(self.device)
-            half = self.layout.half(name)
+            values, half = self.layout.arranged(name, values), self.layout.half(name)
             for place in self.layout.parameters(name):
                 if half is not None:
                     other = halves.setdefault(place, {})
                     other[half] = values
                     if len(other) < 2:
                         continue
-                    values = torch.cat((other[0], other[1]), dim=-2)
+                    values = self.layout.joined(other[0], other[1])
+                values = torch.as_tensor(values, device=self.device)
                 place = place if place.startswith("lm_head") else decoder + place
                 missing.discard(place)
                 if place in parameters and place.endswith(WIDTHS) and parameters[place].shape != values.shape:

@@ -107,6 +107,10 @@ def gemma4(**changed):
         **changed})
 
 
+def gpt_oss(**changed):
+    return metadata("gpt-oss", **WINDOW, **EXPERTS, **changed)
+
+
 def rotated(head, angles, side_by_side):
     """Rotates a head whose pairs are adjacent, or half a head apart."""
     half = len(head) // 2
@@ -166,6 +170,50 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual([layout.half(f"blk.0.{part}.weight") for part in parts], [0, 1, None, None, None])
         self.assertEqual(layout.arranged("blk.0.ffn_gate_inp_shexp.weight", np.ones(12)).shape, (1, 12))
         self.assertEqual(layout.arranged("blk.0.ffn_gate_exps.weight", np.ones((4, 5, 12))).shape, (4, 5, 12))
+
+    def test_stacks_of_gpt_oss_are_turned_and_interleaved(self):
+        layout, random = Layout(gpt_oss(), []), np.random.default_rng(4)
+        gate, up = random.normal(size=(2, 4, 5, 12))  # gate and up of 4 experts, 5 wide
+        turned = layout.arranged("blk.0.ffn_gate_exps.weight", gate), layout.arranged("blk.0.ffn_up_exps.weight", up)
+        whole = layout.joined(*turned)
+        self.assertEqual(whole.shape, (4, 12, 10))
+        for expert in range(4):
+            np.testing.assert_array_equal(whole[expert][:, 0::2], gate[expert].T)
+            np.testing.assert_array_equal(whole[expert][:, 1::2], up[expert].T)
+        biases = layout.arranged("blk.0.ffn_gate_exps.bias", gate[:, :, 0]), layout.arranged("blk.0.ffn_up_exps.bias", up[:, :, 0])
+        biases = layout.joined(*biases)
+        np.testing.assert_array_equal(biases[:, 0::2], gate[:, :, 0])
+        np.testing.assert_array_equal(biases[:, 1::2], up[:, :, 0])
+        np.testing.assert_array_equal(layout.arranged("blk.0.ffn_gate_inp.weight", gate[0]), gate[0])
+        self.assertEqual(layout.arranged("blk.0.ffn_down_exps.weight", np.ones((4, 12, 5))).shape, (4, 5, 12))
+        parts = "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"
+        self.assertEqual([layout.half(f"blk.0.{part}.bias") for part in parts], [0, 1, None])
+        for name, want in (
+            ("ffn_gate_exps.weight", "mlp.experts.gate_up_proj"), ("ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias"),
+            ("ffn_down_exps.bias", "mlp.experts.down_proj_bias"), ("ffn_gate_inp.weight", "mlp.router.weight"),
+            ("ffn_gate_inp.bias", "mlp.router.bias"), ("attn_sinks.weight", "self_attn.sinks"),
+            ("attn_output.bias", "self_attn.o_proj.bias"), ("post_attention_norm.weight", "post_attention_layernorm.weight"),
+        ):
+            self.assertEqual(layout.parameters("blk.0." + name), ["layers.0." + want])
+
+    def test_other_stacks_follow_one_another(self):
+        gate, up = np.zeros((4, 5, 12)), np.ones((4, 5, 12))
+        whole = Layout(metadata("qwen3moe", **EXPERTS), []).joined(gate, up)
+        np.testing.assert_array_equal(whole, np.concatenate((gate, up), axis=1))
+
+    def test_experts_of_gemma4_have_places_of_their_own(self):
+        layout = Layout(gemma4(**EXPERTS), [])
+        for name, want in (
+            ("ffn_gate_up_exps.weight", "experts.gate_up_proj"), ("ffn_up_exps.weight", "experts.gate_up_proj"),
+            ("ffn_down_exps.weight", "experts.down_proj"), ("ffn_down_exps.scale", "router.per_expert_scale"),
+            ("ffn_gate_inp.weight", "router.proj.weight"), ("ffn_gate_inp.scale", "router.scale"),
+            ("ffn_gate.weight", "mlp.gate_proj.weight"), ("post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"), ("ffn_norm.weight", "pre_feedforward_layernorm.weight"),
+        ):
+            self.assertEqual(layout.parameters("blk.0." + name), ["layers.0." + want])
+        self.assertIsNone(layout.half("blk.0.ffn_gate_up_exps.weight"))
+        want = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 5}
+        self.assertEqual({key: layout.model.fields[key] for key in want}, want)
+        self.assertFalse(Layout(gemma4(), []).model.fields["enable_moe_block"])
 
     def test_granites_shared_expert_is_fused_too(self):
         layout = Layout(metadata("granitemoe", **EXPERTS, **{"logit_scale": 2.0}), [])
@@ -280,6 +328,16 @@ class ConfigTest(unittest.TestCase):
         self.assertEqual(fields["rope_parameters"], {
             "rope_type": "yarn", "rope_theta": 500000, "factor": 16, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
             "mscale": 1, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.25})
+
+    def test_gpt_oss_does_not_round_yarn(self):
+        model = Layout(gpt_oss(**{
+            "block_count": 3, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0, "rope.scaling.original_context_length": 48}),
+            ["blk.0.attn_q.bias"]).model
+        self.assertEqual((model.kind, model.fields["attention_bias"], model.fields["intermediate_size"]), ("GptOss", True, 5))
+        self.assertEqual(model.fields["layer_types"], ["sliding_attention", "full_attention", "sliding_attention"])
+        self.assertEqual(model.fields["rope_parameters"], {
+            "rope_type": "yarn", "rope_theta": 500000, "factor": 32, "original_max_position_embeddings": 48,
+            "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 0, "truncate": False})
 
     def test_lists_of_longrope(self):
         lists = {LONG: np.array([2, 4], np.float32), SHORT: np.array([1, 1.5], np.float32)}
