@@ -22,7 +22,7 @@ mkdir "$to/bench"
 cp -r bench/floors "$to/bench/"
 cp cuda/gpu-check.sh "$to/gpu-check.sh"
 # Compressed programs are less than half the size; gpu-check.sh unpacks them.
-tar -C "$to" -czf "$to/bin.tar.gz" bin
+tar -C "$to" -cJf "$to/bin.tar.xz" bin
 rm -r "${to:?}/bin"
 size=$(du -sm "$to" | cut -f1)
 printf 'packed %s: %d MB\n' "$to" "$size"

@@ -58,7 +58,7 @@ work=$(cd "$work" && pwd)
 # Paths below the root are printed relative to it, so that kept results do not depend on the folder.
 work=${work#"$PWD/"}
 bin=bin
-[[ -d $bin || ! -f bin.tar.gz ]] || tar -xzf bin.tar.gz
+[[ -d $bin || ! -f bin.tar.xz ]] || tar -xJf bin.tar.xz
 [[ -d $bin ]] || bin=build/bin
 readonly root work bin out=$work/cuda models=$work/models table=$work/table.txt
 JOBS=${JOBS:-4}
