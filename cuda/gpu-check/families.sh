@@ -10,6 +10,10 @@ readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-den
   gemma4-experts}
 readonly families_prompts='10 24 60 130' families_tokens=64 families_vectors=gemma-embedding # makes vectors alone
 
+# Seeds of weights other than 1. With it, an expert of gpt-oss was chosen by a lead of 7e-6 at one position, which rounding in float32
+# turns around in transformers.
+readonly -A families_seeds=([gpt-oss]=2)
+
 families() {
   local python=${PYTHON:-python3} at=127.0.0.1:17071 folder=$work/families result text answered=yes
   families_answers "$at" "$folder" || answered=no
@@ -36,7 +40,8 @@ families_answers() {
   read -r -d '' -a cases <<<"$FAMILIES"
   for each in "${cases[@]}"; do
     name=${each%%:*}
-    "$bin/millrace-bench" synth --shape "small-${name%-short}" --type f32 -o "$2/$name.gguf" >>"$log" 2>&1 || return
+    "$bin/millrace-bench" synth --shape "small-${name%-short}" --type f32 --seed "${families_seeds[$name]:-1}" -o "$2/$name.gguf" \
+      >>"$log" 2>&1 || return
   done
   worker families-worker "$1" --device cpu --models "$2"
   within 30 "$bin/millrace" health --target "$1" >>"$log" 2>&1 || return

@@ -87,7 +87,7 @@ TEST_P(DividedAmong, AreRefusedByNameWhereTheyCannotBe) {
     }
   };
   const int32_t half = ranks() / 2;
-  refused(desc_of(2 * ranks(), half, 64), "kv_heads is " + std::to_string(half));
+  refused(desc_of(2 * ranks(), half, 64), "has " + std::to_string(half) + " kv_heads");
   UniformShape desc = desc_of(2 * ranks(), ranks(), 64);
   desc.vocab = 16 * (ranks() - 1);
   refused(desc, "vocab is " + std::to_string(desc.vocab));

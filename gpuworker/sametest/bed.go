@@ -46,16 +46,22 @@ func (b *bed) model(i int) (engine.Model, error) {
 	return m, m.Seal()
 }
 
-// computes reports whether the device computes the blocks of a model.
-func (b *bed) computes(model int) (bool, error) {
-	m, err := b.device.NewModel(models[model].desc)
-	if errors.Is(err, engine.ErrUnsupported) {
-		return false, nil
+// described returns the described models whose blocks the device computes.
+func (b *bed) described() (computed []int, err error) {
+	for i := range numDescribed {
+		m, err := b.device.NewModel(models[firstDescribed+i].desc)
+		if errors.Is(err, engine.ErrUnsupported) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := m.Close(); err != nil {
+			return nil, err
+		}
+		computed = append(computed, firstDescribed+i)
 	}
-	if err != nil {
-		return false, err
-	}
-	return true, m.Close()
+	return computed, nil
 }
 
 func (b *bed) runner(model, layout int) (engine.Runner, error) {

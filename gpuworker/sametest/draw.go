@@ -47,8 +47,8 @@ type drawer struct {
 func draw(seed uint64, opts Options, solve func(*ask) (answer, error)) (*scenario, error) {
 	d := &drawer{dice: roll(streamScenario, seed), opts: opts, solve: solve, s: &scenario{seed: seed}}
 	d.s.model = d.IntN(numOrdinary)
-	if d.opts.described && d.in(3) {
-		d.s.model = firstDescribed + d.IntN(numDescribed)
+	if len(d.opts.described) > 0 && d.in(3) {
+		d.s.model = d.opts.described[d.IntN(len(d.opts.described))]
 	}
 	every := func(n int) bool { return n > 0 && seed%uint64(n) == uint64(n/2) }
 	switch {

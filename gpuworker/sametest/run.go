@@ -29,7 +29,7 @@ type Options struct {
 	Rerun string
 
 	oneClass  bool // of the devices: prompts are then computed by either class
-	described bool // the devices compute the described models
+	described []int // the described models that the devices compute
 }
 
 // Run runs scenarios on devices that opener opens, which must be empty again at the end, and logs the counts.
@@ -52,7 +52,7 @@ func Check(open func() engine.Device, opts Options, counts *Counts) error {
 		return err
 	}
 	opts.oneClass = info.OneClass
-	if opts.described, err = beds[0].computes(firstDescribed); err != nil {
+	if opts.described, err = beds[0].described(); err != nil {
 		return err
 	}
 	known := &answers{oneClass: info.OneClass}

@@ -46,7 +46,7 @@ SHARED = {
 CHOICE = {"exp_probs_b": "mlp.gate.e_score_correction_bias"}
 PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"))
 # Parameters that are no module's weight.
-BARE = ("layer_scalar", "e_score_correction_bias", "experts.gate_up_proj", "experts.down_proj", "self_attn.sinks")
+BARE = ("layer_scalar", "e_score_correction_bias", ".experts.gate_up_proj", ".experts.down_proj", "self_attn.sinks")
 OTHER = {
     "dots1": {**EXPERTS, **SHARED, **CHOICE},
     "ernie4_5-moe": {**EXPERTS, **SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction_bias"},
