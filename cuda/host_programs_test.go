@@ -137,6 +137,17 @@ func TestEmulatedWideHeadsMatchFloat64(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestEmulatedBranchesEndAsInFloat64 runs the GoogleTests of what ends a branch on an emulated device.
+func TestEmulatedBranchesEndAsInFloat64(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
+		"-x", "c++", "kernels/branch.cu", "tests/branch_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {

@@ -11,26 +11,63 @@ namespace mr::cuda {
 namespace {
 
 constexpr int32_t kMostThreads = 512;
+// Elements of a thread that are in registers at once. With few rows a block has an SM for itself, and all of a row of 6 144 is requested
+// together; with many rows it is better to have three blocks on an SM. Neither changes a bit.
+constexpr int32_t kKeptOfFew = 12, kKeptOfMany = 4, kFewRows = 256;
 int32_t threads_of(int32_t width) { return std::min((width + 31) / 32 * 32, kMostThreads); }
 
-__global__ void __launch_bounds__(kMostThreads) end_rows(const __grid_constant__ EndBranchArgs a) {
+// A thread's elements of a row from `first` on, zeros behind its end. All are requested before one is used.
+template <int32_t kKept>
+struct Elements {
+  float of[kKept];
+
+  __device__ __forceinline__ void load(const float* row, int32_t first, int32_t dim) {
+#pragma unroll
+    for (int32_t k = 0; k < kKept; ++k) {
+      const int32_t i = first + k * static_cast<int32_t>(blockDim.x);
+      of[k] = i < dim ? row[i] : 0.0f;
+    }
+  }
+};
+
+template <int32_t kKept>
+__global__ void __launch_bounds__(kMostThreads, kKept == kKeptOfMany ? 3 : 1) end_rows(const __grid_constant__ EndBranchArgs a) {
   __shared__ float scratch[kMostThreads / 32];
+  const int32_t begin = threadIdx.x, threads = blockDim.x, together = kKept * threads;
+  Elements<kKept> x, branch = {}, norm = {};
+  if (a.norm != nullptr) norm.load(a.norm, begin, a.dim);  // weights, which no kernel writes
+  const float then = a.then == nullptr ? 1.0f : *a.then;
   grid_wait();
   grid_trigger();
-  float* const x = a.x + blockIdx.x * a.x_stride;
-  const float* const branch = a.branch + blockIdx.x * a.branch_stride;
-  const int32_t threads = blockDim.x;
+  float* const row = a.x + blockIdx.x * a.x_stride;
+  const float* const of_branch = a.branch + blockIdx.x * a.branch_stride;
+  if (a.branch != nullptr) branch.load(of_branch, begin, a.dim);
+  x.load(row, begin, a.dim);
   float factor = 1;
   if (a.norm != nullptr) {
     float sum = 0;
-    for (int32_t i = threadIdx.x; i < a.dim; i += threads) sum = fmaf(branch[i], branch[i], sum);
+    for (int32_t first = begin;;) {
+#pragma unroll
+      for (int32_t k = 0; k < kKept; ++k) sum = fmaf(branch.of[k], branch.of[k], sum);
+      first += together;
+      if (first >= a.dim) break;
+      branch.load(of_branch, first, a.dim);
+    }
     factor = 1.0f / sqrtf(block_sum(sum, scratch) / static_cast<float>(a.dim) + a.eps);
+    if (begin + together < a.dim) branch.load(of_branch, begin, a.dim);
   }
-  const float then = a.then == nullptr ? 1.0f : *a.then;
-  for (int32_t i = threadIdx.x; i < a.dim; i += threads) {
-    float sum = x[i];
-    if (a.branch != nullptr) sum += a.scale * (a.norm == nullptr ? branch[i] : branch[i] * factor * a.norm[i]);
-    x[i] = sum * then;
+  for (int32_t first = begin; first < a.dim;) {
+#pragma unroll
+    for (int32_t k = 0; k < kKept; ++k) {
+      const int32_t i = first + k * threads;
+      float sum = x.of[k];
+      if (a.branch != nullptr) sum += a.scale * (a.norm == nullptr ? branch.of[k] : branch.of[k] * factor * norm.of[k]);
+      if (i < a.dim) row[i] = sum * then;
+    }
+    first += together;
+    x.load(row, first, a.dim);
+    if (a.branch != nullptr) branch.load(of_branch, first, a.dim);
+    if (a.norm != nullptr) norm.load(a.norm, first, a.dim);
   }
 }
 
@@ -58,7 +95,8 @@ __global__ void __launch_bounds__(kMostThreads) inputs_of_layers(const __grid_co
 cudaError_t launch_end_branch(const EndBranchArgs& args, const Stream& on) {
   if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads_of(args.dim))), 0, end_rows, args);
+  const auto kernel = args.rows <= kFewRows ? end_rows<kKeptOfFew> : end_rows<kKeptOfMany>;
+  return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads_of(args.dim))), 0, kernel, args);
 }
 
 cudaError_t launch_layer_inputs(const LayerInputsArgs& args, const Stream& on) {

@@ -96,7 +96,7 @@ func fewBits(r engine.Role) engine.Type {
 	return map[engine.Role]engine.Type{
 		engine.RoleEmbedding: engine.IQ4XS, engine.RoleOutput: engine.IQ3S, engine.RoleQ: engine.Q2_K, engine.RoleK: engine.Q3_K,
 		engine.RoleV: engine.IQ3XXS, engine.RoleO: engine.IQ2XXS, engine.RoleGate: engine.IQ2XS, engine.RoleUp: engine.IQ2S,
-		engine.RoleDown: engine.MXFP4,
+		engine.RoleDown: engine.Q4_K,
 	}[r]
 }
 

@@ -28,7 +28,7 @@ type Options struct {
 	// Rerun says how a failed seed is run again, before its number.
 	Rerun string
 
-	oneClass  bool // of the devices: prompts are then computed by either class
+	oneClass  bool  // of the devices: prompts are then computed by either class
 	described []int // the described models that the devices compute
 }
 

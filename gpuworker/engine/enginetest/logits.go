@@ -176,14 +176,9 @@ func families() map[string]family {
 			return common[int(r)*5%len(common)]
 		}, 17), engine.F32, int8Mins},
 		"with experts and norms of their own": {Random(apart(grouped(mixture(Small().Model(), 8, 2))), all(engine.F32), 19), engine.F32, exact},
-		"gpt-oss": {Random(gptOSS(), func(r engine.Role) engine.Type {
-			if r == engine.RoleExpertGate || r == engine.RoleExpertUp || r == engine.RoleExpertDown {
-				return engine.MXFP4
-			}
-			return engine.F32
-		}, 18), engine.F32, int8s},
-		"with a cache in f16":  {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
-		"with a cache in bf16": {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
+		"gpt-oss":                             {Random(gptOSS(), withMXFP4(all(engine.F32)), 18), engine.F32, int8s},
+		"with a cache in f16":                 {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
+		"with a cache in bf16":                {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
 		"with a type a tensor": {Random(wide(nil), func(r engine.Role) engine.Type {
 			return common[int(r)*7%len(common)]
 		}, 14), engine.F32, int8Mins},

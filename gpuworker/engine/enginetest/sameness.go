@@ -46,9 +46,19 @@ func subjects() map[string]subject {
 	return map[string]subject{
 		"a small model":         {Random(Small().Model(), all(engine.F32), 1), numbers(1, 70, 301), 10, []int{1, 7, 64}, engine.F32, 20},
 		"a model of width 4096": {Random(wide.Model(), byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32, 20},
-		"experts":               {Random(grouped(mixture(long.Model(), 16, 4)), byRole, 5), numbers(5, 70, 320), 6, []int{1, 7, 64}, engine.F32, 20},
+		"experts":               {Random(grouped(mixture(long.Model(), 16, 4)), withMXFP4(byRole), 5), numbers(5, 70, 320), 6, []int{1, 7, 64}, engine.F32, 20},
 		"a prompt of 1100":      {Random(long.Model(), byRole, 4), numbers(4, 1100, 320), 4, []int{512, 128, 37}, engine.F32, 140},
 		"keys beyond 8192":      {Random(deep.Model(), all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16, 0},
+	}
+}
+
+// withMXFP4 returns the types of matrices with MXFP4 for those of the experts.
+func withMXFP4(types func(engine.Role) engine.Type) func(engine.Role) engine.Type {
+	return func(r engine.Role) engine.Type {
+		if r == engine.RoleExpertGate || r == engine.RoleExpertUp || r == engine.RoleExpertDown {
+			return engine.MXFP4
+		}
+		return types(r)
 	}
 }
 
