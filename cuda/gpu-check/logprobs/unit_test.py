@@ -217,8 +217,8 @@ class LayoutTest(unittest.TestCase):
 
     def test_granites_shared_expert_is_fused_too(self):
         layout = Layout(metadata("granitemoe", **EXPERTS, **{"logit_scale": 2.0}), [])
-        for part, want in ("ffn_gate_exps", "block_sparse_moe.experts.gate_up_proj"), ("ffn_up_shexp", "shared_mlp.input_linear"):
-            self.assertEqual(layout.parameters(f"blk.0.{part}.weight"), [f"layers.0.{want}.weight"])
+        for part, want in ("ffn_gate_exps", "block_sparse_moe.experts.gate_up_proj"), ("ffn_up_shexp", "shared_mlp.input_linear.weight"):
+            self.assertEqual(layout.parameters(f"blk.0.{part}.weight"), [f"layers.0.{want}"])
         parts = "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"
         self.assertEqual([layout.half(f"blk.0.{part}.weight") for part in parts], [0, 1, None])
 
