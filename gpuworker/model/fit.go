@@ -190,10 +190,7 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	if err != nil {
 		return r, 0, price, err
 	}
-	room := 0
-	if p.free > price.WorkspaceBytes {
-		room = int(min((p.free-price.WorkspaceBytes)/max(price.BytesPerBlock, 1), maxBlocks))
-	}
+	room := p.room(price)
 	context := p.maxContext
 	if p.options.Context > 0 {
 		context = int(p.options.Context)
@@ -211,7 +208,20 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	}
 	r.KVBlocks = min(want, maxBlocks)
 	price, err = p.cost(r)
+	if err == nil && p.options.KVTokens == 0 && p.options.Context == 0 && r.KVBlocks > p.room(price) {
+		// The workspace grows with the positions that a cache holds, so room was that of a smaller one.
+		r.KVBlocks = max(min(r.KVBlocks, p.room(price)), min(p.blocks(minContext), want))
+		price, err = p.cost(r)
+	}
 	return r, min(context, r.KVBlocks*p.cfg.BlockSize), price, err
+}
+
+// room is how many blocks fit beside the workspace of a price.
+func (p *planner) room(price engine.RunnerCost) int {
+	if p.free <= price.WorkspaceBytes {
+		return 0
+	}
+	return int(min((p.free-price.WorkspaceBytes)/max(price.BytesPerBlock, 1), maxBlocks))
 }
 
 // swapSpace shares the worker's host memory for preempted sequences among the models. It only

@@ -97,6 +97,27 @@ func TestPlansOfACache(t *testing.T) {
 	}
 }
 
+func TestDefaultCacheLeavesRoomForAWorkspaceThatGrowsWithIt(t *testing.T) {
+	p := planner{
+		cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, maxContext: 8192, free: 6000,
+		cost: func(r engine.RunnerConfig) (engine.RunnerCost, error) {
+			kv := uint64(r.KVBlocks * r.BlockSize)
+			return engine.RunnerCost{BytesPerBlock: uint64(r.BlockSize), KVBytes: kv, WorkspaceBytes: kv / 4}, nil
+		},
+	}
+	_, context, price, err := p.plan(16, false)
+	require.NoError(t, err)
+	require.LessOrEqual(t, price.KVBytes+price.WorkspaceBytes, p.free)
+	require.Positive(t, context)
+	require.Greater(t, price.KVBytes, p.free*7/10, "and wastes little")
+
+	p.options.Context = 5600 // a context that a person asks for is held, so the load is refused
+	_, context, price, err = p.plan(16, false)
+	require.NoError(t, err)
+	require.Equal(t, 5600, context)
+	require.Greater(t, price.KVBytes+price.WorkspaceBytes, p.free)
+}
+
 func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
 	s := &swapSpace{}
 	s.mu.free = 1000
