@@ -60,7 +60,8 @@ const (
 
 // roles is the table: the name of a tensor in messages, its dims (in, out), which are ggml's ne[0]
 // and ne[1], and which models and layers have it (nil: all). A vector has one dim: a norm, a bias
-// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert. Functions of outer roles ignore the layer.
+// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert. Functions
+// of outer roles ignore the layer.
 var roles = [RoleCount]struct {
 	name   string
 	vector bool
@@ -208,7 +209,8 @@ func (r Role) InLayer() bool {
 	}
 }
 
-// Vector reports whether the tensor is a vector, or a stack of vectors, whose type is F32. Others are matrices or stacks of them.
+// Vector reports whether the tensor is a vector, or a stack of vectors, whose type is F32. Others are
+// matrices or stacks of them.
 func (r Role) Vector() bool { return roles[r].vector }
 
 // Dims returns the dims of the tensor in a layer of the model, ne[0] first. The layer is ignored

@@ -13,18 +13,30 @@ func plain() engine.ModelDesc {
 	return engine.Uniform{Layers: 1, Hidden: 2, Heads: 3, KVHeads: 5, HeadDim: 7, FFN: 11, Vocab: 13}.Model()
 }
 
+// stacks have a matrix or a vector for each expert.
+var stacks = map[engine.Role]bool{
+	engine.RoleExpertGate: true, engine.RoleExpertUp: true, engine.RoleExpertDown: true,
+	engine.RoleExpertGateBias: true, engine.RoleExpertUpBias: true, engine.RoleExpertDownBias: true,
+}
+
 func TestTableHasEveryRole(t *testing.T) {
 	names := map[string]bool{}
 	d := plain()
 	d.LayerInputWidth = 17
+	d.Layers[0].MLP.Experts = engine.Experts{Count: 19, Used: 2, SharedWidth: 23}
 	var outer []engine.Role
 	for role := range engine.RoleCount {
 		require.True(t, role.Known())
 		require.NotEmpty(t, role.String())
 		require.False(t, names[role.String()], "%v stands twice", role)
 		names[role.String()] = true
-		require.Equal(t, role.Vector(), len(role.Dims(&d, 0)) == 1)
-		for _, n := range role.Dims(&d, 0) {
+		dims := role.Dims(&d, 0)
+		if stacks[role] {
+			require.Equal(t, int64(19), dims[len(dims)-1], "%v: one for each expert", role)
+			dims = dims[:len(dims)-1]
+		}
+		require.Equal(t, role.Vector(), len(dims) == 1, "%v", role)
+		for _, n := range dims {
 			require.Positive(t, n)
 		}
 		if !role.InLayer() {
@@ -33,6 +45,11 @@ func TestTableHasEveryRole(t *testing.T) {
 	}
 	require.Equal(t, []engine.Role{engine.RoleEmbedding, engine.RoleOutputNorm, engine.RoleOutput,
 		engine.RoleLayerInputEmbedding, engine.RoleLayerInputProjection, engine.RoleLayerInputNorm}, outer)
+	require.Equal(t, []int64{2, 19}, engine.RoleRouter.Dims(&d, 0))
+	require.Equal(t, []int64{2, 11, 19}, engine.RoleExpertUp.Dims(&d, 0))
+	require.Equal(t, []int64{11, 2, 19}, engine.RoleExpertDown.Dims(&d, 0))
+	require.Equal(t, []int64{2, 19}, engine.RoleExpertDownBias.Dims(&d, 0), "of what an expert returns")
+	require.Equal(t, []int64{23, 2}, engine.RoleSharedDown.Dims(&d, 0))
 	require.Equal(t, []int64{2, 35}, engine.RoleK.Dims(&d, 0))
 	require.Equal(t, []int64{21, 2}, engine.RoleO.Dims(&d, 0))
 	d.Layers[0].Mixer.ValueDim = 17
@@ -57,12 +74,38 @@ func TestLayerSelectsTheTensors(t *testing.T) {
 		engine.RoleQNorm:       func(l *engine.Layer) { l.Mixer.QKNorm = true },
 		engine.RoleKNorm:       func(l *engine.Layer) { l.Mixer.QKRowNorm = true },
 		engine.RoleAttnEndNorm: func(l *engine.Layer) { l.Mixer.EndNorm = true },
+		engine.RoleSinks:       func(l *engine.Layer) { l.Mixer.Sinks = true },
 		engine.RoleFFNEndNorm:  func(l *engine.Layer) { l.MLP.EndNorm = true },
 		engine.RoleLayerScale:  func(l *engine.Layer) { l.OutputScale = true },
 	} {
 		d := plain()
 		require.False(t, role.Of(&d, 0), "%v", role)
 		set(&d.Layers[0])
+		require.True(t, role.Of(&d, 0), "%v", role)
+	}
+	for role, set := range map[engine.Role]func(*engine.Experts){
+		engine.RoleRouterBias:     func(e *engine.Experts) { e.RouterBias = true },
+		engine.RoleChoiceBias:     func(e *engine.Experts) { e.ChoiceBias = true },
+		engine.RoleExpertGateBias: func(e *engine.Experts) { e.Bias = true },
+		engine.RoleExpertUpBias:   func(e *engine.Experts) { e.Bias = true },
+		engine.RoleExpertDownBias: func(e *engine.Experts) { e.Bias = true },
+		engine.RoleExpertScale:    func(e *engine.Experts) { e.Scales = true },
+		engine.RoleSharedGate:     func(e *engine.Experts) { e.SharedWidth = 1 },
+		engine.RoleSharedUp:       func(e *engine.Experts) { e.SharedWidth = 1 },
+		engine.RoleSharedDown:     func(e *engine.Experts) { e.SharedWidth = 1 },
+		engine.RoleSharedRouter:   func(e *engine.Experts) { e.SharedWidth, e.SharedGate = 1, true },
+		engine.RoleRouterNorm:     func(e *engine.Experts) { e.SharedWidth, e.Apart = 1, true },
+		engine.RoleExpertNorm:     func(e *engine.Experts) { e.SharedWidth, e.Apart = 1, true },
+		engine.RoleExpertEndNorm:  func(e *engine.Experts) { e.SharedWidth, e.Apart = 1, true },
+		engine.RoleSharedEndNorm:  func(e *engine.Experts) { e.SharedWidth, e.Apart = 1, true },
+	} {
+		d := plain()
+		mlp := &d.Layers[0].MLP
+		set(&mlp.Experts)
+		require.False(t, role.Of(&d, 0), "%v of a dense MLP", role)
+		mlp.Kind, mlp.Experts = engine.MLPExperts, engine.Experts{Count: 3, Used: 2}
+		require.False(t, role.Of(&d, 0), "%v", role)
+		set(&mlp.Experts)
 		require.True(t, role.Of(&d, 0), "%v", role)
 	}
 	for role := engine.RoleLayerInputEmbedding; role <= engine.RoleLayerInputEndNorm; role++ {
@@ -77,6 +120,9 @@ func TestLayerSelectsTheTensors(t *testing.T) {
 		engine.RoleFFNNorm:  func(_ *engine.ModelDesc, l *engine.Layer) { l.MLP.NoNorm = true },
 		engine.RoleK:        func(_ *engine.ModelDesc, l *engine.Layer) { l.Mixer.KVLayer = 1 },
 		engine.RoleV:        func(_ *engine.ModelDesc, l *engine.Layer) { l.Mixer.ValueIsKey = true },
+		engine.RoleGate:     func(_ *engine.ModelDesc, l *engine.Layer) { l.MLP.Kind = engine.MLPExperts },
+		engine.RoleUp:       func(_ *engine.ModelDesc, l *engine.Layer) { l.MLP.Kind = engine.MLPExperts },
+		engine.RoleDown:     func(_ *engine.ModelDesc, l *engine.Layer) { l.MLP.Kind = engine.MLPExperts },
 	} {
 		d := plain()
 		require.True(t, role.Of(&d, 0), "%v", role)
