@@ -201,7 +201,7 @@ static void test_binding(mr_device *device) {
   refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 46");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 2, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 2");
   refuse_tensor(device, model, tensor_of(MR_ROLE_OUTPUT_NORM, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 0");
-  refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 255, 0), 1020, MR_INVALID_ARGUMENT, "want (256, 1)");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 255, 0), 1020, MR_INVALID_ARGUMENT, "want (256)");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 1, 256, 0), 512, MR_INVALID_ARGUMENT, "type 1");
   refuse_tensor(device, model, tensor_of(MR_ROLE_Q, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "1 dims");
   refuse_tensor(device, model, tensor_of(MR_ROLE_Q, 0, 99, 256, 256), 64, MR_INVALID_ARGUMENT, "type 99");
