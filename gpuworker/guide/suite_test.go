@@ -2,6 +2,7 @@ package guide
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -92,11 +93,13 @@ func suiteFiles(t *testing.T) []string {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-mod=mod", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go")
 	cmd.Dir, cmd.Env = "testdata/suite", append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOPROXY=off")
 	out, err := cmd.Output()
-	require.NoError(t, err)
 	home := strings.TrimSpace(string(out))
-	if home == "" {
+	var exit *exec.ExitError
+	// Without the module go prints no directory; without its go.mod as well it wants to look it up.
+	if missing := errors.As(err, &exit) && strings.Contains(string(exit.Stderr), "GOPROXY=off"); missing || err == nil && home == "" {
 		t.Skip("the module cache has no github.com/google/jsonschema-go: run go mod download in gpuworker/guide/testdata/suite")
 	}
+	require.NoError(t, err)
 	files, err := filepath.Glob(filepath.Join(home, "jsonschema", "testdata", "draft2020-12", "*.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
