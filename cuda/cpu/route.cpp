@@ -30,8 +30,14 @@ float group_score(const float* scores, int32_t size, bool best_two) {
   return best_two && size > 1 ? first + second : first;
 }
 
-// Writes the ids of the experts that take part to space.ids and returns how many they are.
+bool has_nan(const float* a, int32_t n) {
+  return std::any_of(a, a + n, [](float v) { return std::isnan(v); });
+}
+
+// Writes the ids of the experts that take part to space.ids and returns how many they are: 0 if the score of an expert or of a group is
+// not a number. Biases of both infinities in a group make such a score, which no order has a place for.
 int32_t taking_part(const mr_experts_desc& e, const RouteSpace& space) {
+  if (has_nan(space.scores, e.count)) return 0;
   if (e.groups == 0) {
     count_up(space.ids, e.count);
     return e.count;
@@ -39,6 +45,7 @@ int32_t taking_part(const mr_experts_desc& e, const RouteSpace& space) {
   const int32_t size = e.count / e.groups;
   const bool best_two = (e.flags & MR_EXPERTS_GROUP_BEST_TWO) != 0;
   for (int32_t g = 0; g < e.groups; ++g) space.groups[g] = group_score(space.scores + g * size, size, best_two);
+  if (has_nan(space.groups, e.groups)) return 0;
   count_up(space.ids, e.groups);
   best_first(space.groups, space.ids, e.groups, e.groups_used);
   std::sort(space.ids, space.ids + e.groups_used);
@@ -64,11 +71,12 @@ void route(const VecOps& ops, const mr_experts_desc& e, const float* bias, float
   else sigmoid(ops, weights, e.count);
   if (bias == nullptr) std::copy(weights, weights + e.count, space.scores);
   else ops.add(weights, bias, e.count, space.scores);
-  if (std::any_of(space.scores, space.scores + e.count, [](float s) { return std::isnan(s); })) {
+  const int32_t candidates = taking_part(e, space);
+  if (candidates == 0) {
     for (int32_t i = 0; i < e.used; ++i) out[i] = {i, std::numeric_limits<float>::quiet_NaN()};
     return;
   }
-  best_first(space.scores, space.ids, taking_part(e, space), e.used);
+  best_first(space.scores, space.ids, candidates, e.used);
   std::sort(space.ids, space.ids + e.used);
   float sum = 0;
   for (int32_t i = 0; i < e.used; ++i) {

@@ -107,8 +107,8 @@ enum {
 /* The experts of MR_MLP_EXPERTS; all 0 with another kind. Expert e has the logit router(x)_e and the weight p_e, the gating of it. The
  * choice goes by c_e = p_e + CHOICE_BIAS_e: the `used` experts of the greatest c, of equal ones those of the lowest id. With groups,
  * which are count/groups neighbouring experts, only experts of the groups_used best groups take part. The branch is the sum, by
- * ascending id, of the weights times what the chosen experts return, and then what the shared expert returns. In a row with a logit
- * that is not a number all of the branch is NaN. */
+ * ascending id, of the weights times what the chosen experts return, and then what the shared expert returns. In a row where a
+ * logit, a c or the score of a group is not a number, all of the branch is NaN. */
 typedef struct mr_experts_desc {
   uint32_t flags;
   int32_t count, used;         /* used <= count */

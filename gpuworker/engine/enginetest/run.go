@@ -79,6 +79,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"shapes", true, testShapes},
 		{"descriptions", true, testDescriptions},
 		{"sampling", opts.Numeric, testSampling},
+		{"experts", opts.Numeric, testExperts},
 		{"sameness", true, testSameness},
 		{"far keys", true, testFar},
 		{"far logits", opts.Numeric, testFarLogits},

@@ -18,19 +18,19 @@ type Routed struct {
 const leastWeights = 1e-20
 
 // Route returns the experts of a row by ascending id, from the router's logits and the choice bias, nil if
-// there is none. NaN in a logit gives the first experts with weights of NaN.
+// there is none. NaN in the score of an expert or a group gives the first experts with weights of NaN.
 func Route(logits, bias []float64, e *engine.Experts) []Routed {
 	weights := gating(logits, e.Gating)
 	scores := slices.Clone(weights)
 	addTo(scores, bias)
 	var ids []int
-	if slices.ContainsFunc(scores, math.IsNaN) {
+	if candidates := allowed(scores, e); candidates != nil {
+		ids = best(candidates, e.Used, func(id int) float64 { return scores[id] })
+	} else {
 		for id := range e.Used {
 			ids = append(ids, id)
 			weights[id] = math.NaN()
 		}
-	} else {
-		ids = best(allowed(scores, e), e.Used, func(id int) float64 { return scores[id] })
 	}
 	slices.Sort(ids)
 	sum := 0.0
@@ -62,8 +62,12 @@ func gating(logits []float64, kind engine.Gating) []float64 {
 	return out
 }
 
-// allowed returns the experts of the best groups, or all without groups.
+// allowed returns the experts of the best groups, or all without groups. It returns nil if a score or that of a group is
+// NaN.
 func allowed(scores []float64, e *engine.Experts) []int {
+	if slices.ContainsFunc(scores, math.IsNaN) {
+		return nil
+	}
 	all := make([]int, e.Count)
 	for i := range all {
 		all[i] = i
@@ -83,6 +87,9 @@ func allowed(scores []float64, e *engine.Experts) []int {
 			return own[0] + own[1]
 		}
 		return own[0]
+	}
+	if slices.ContainsFunc(groups, func(group int) bool { return math.IsNaN(score(group)) }) {
+		return nil
 	}
 	var out []int
 	for _, group := range best(groups, e.GroupsUsed, score) {

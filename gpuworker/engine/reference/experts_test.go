@@ -31,7 +31,17 @@ func TestRoutes(t *testing.T) {
 			require.InDelta(t, tc.want[i].Weight, c.Weight, 1e-12, name)
 		}
 	}
-	got := Route([]float64{1, 2, math.NaN()}, nil, &engine.Experts{Count: 3, Used: 2, Renorm: true})
-	require.Equal(t, []int{0, 1}, []int{got[0].Expert, got[1].Expert})
-	require.True(t, math.IsNaN(got[0].Weight) && math.IsNaN(got[1].Weight))
+	infinite := math.Inf(1)
+	for name, tc := range map[string]struct {
+		e            engine.Experts
+		logits, bias []float64
+	}{
+		"a logit":              {engine.Experts{Count: 3, Used: 2, Renorm: true}, []float64{1, 2, math.NaN()}, nil},
+		"a bias":               {engine.Experts{Count: 3, Used: 2, ChoiceBias: true}, []float64{1, 2, 3}, []float64{0, 0, math.NaN()}},
+		"the score of a group": {engine.Experts{Count: 4, Used: 2, ChoiceBias: true, Groups: 2, GroupsUsed: 1, GroupBestTwo: true}, []float64{1, 2, 3, 4}, []float64{0, 0, infinite, -infinite}},
+	} {
+		got := Route(tc.logits, tc.bias, &tc.e)
+		require.Equal(t, []int{0, 1}, []int{got[0].Expert, got[1].Expert}, name)
+		require.True(t, math.IsNaN(got[0].Weight) && math.IsNaN(got[1].Weight), name)
+	}
 }
