@@ -98,7 +98,8 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     branches = branches || (m.flags & MR_MIX_END_NORM) != 0 || (l.mlp.flags & MR_MLP_END_NORM) != 0;
   }
   for (const Rope& rope : d.ropes) rotation_width += rope_floats(rope.dims);
-  const int64_t widest = (std::max<int64_t>({d.hidden, attended, inner}) + 255) / 256 * 256;
+  const auto whole_blocks = [](int64_t width) { return (width + 255) / 256 * 256; };
+  const int64_t widest = whole_blocks(std::max<int64_t>({d.hidden, attended, inner}));
   const Kinds kinds = kinds_of(model);
   logit_rows = std::min<int64_t>({head_rows, static_cast<int64_t>(config.max_sample_rows) + config.max_score_rows,
                                   config.max_batched_tokens});
@@ -127,8 +128,10 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   row_token = layout.take<int32_t>(rows);
   row_of = layout.take<int32_t>(rows);
   expert_rows_prepared = {};
-  if (rows != 0)
-    expert_rows_prepared = prepared_for(layout, kinds, widest, static_cast<int64_t>(rows), std::min(most_experts, static_cast<int64_t>(rows)));
+  if (rows != 0) {
+    const int64_t most = static_cast<int64_t>(rows), inputs = whole_blocks(std::max<int64_t>(d.hidden, expert_width));
+    expert_rows_prepared = prepared_for(layout, kinds, inputs, most, std::min(most_experts, most));
+  }
   expert_ffn = floats(rows, expert_width);
   expert_out = floats(rows, d.hidden);
   shared_weights = most_used == 0 ? nullptr : floats(tokens, 1);

@@ -49,6 +49,7 @@ func testExperts(t *testing.T, opener func(*testing.T) engine.Device, opts Optio
 		t.Run(name, func(t *testing.T) { tc.check(t, dev) })
 	}
 	t.Run("sinks of keys that threads share", func(t *testing.T) { farSinks().checkExact(t, dev, opts) })
+	t.Run("rows of experts need no room for wider layers", func(t *testing.T) { expertRoom(t, dev) })
 }
 
 func bf16Matrices(role engine.Role) engine.Type {
@@ -194,6 +195,27 @@ func oneEach(t *testing.T, m engine.Model, tokens ...int32) []engine.RowResult {
 	result, err := r.Wait(guard)
 	require.NoError(t, err)
 	return cloneRows(result.Samples)
+}
+
+// expertRoom checks that a wide dense layer costs as much memory beside experts as without them, in a model that is not
+// whole yet: a worker plans with that cost.
+func expertRoom(t *testing.T, dev engine.Device) {
+	t.Helper()
+	workspace := func(dense int, experts bool) int64 {
+		d := Small().Model()
+		d.Layers[0].MLP.Width, d.Layers[1].MLP.Width = dense, 64
+		if experts {
+			d = mixture(d, 8, 2)
+		}
+		m, err := dev.NewModel(d)
+		require.NoError(t, err)
+		cost, err := m.RunnerCost(Sizes())
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
+		return int64(cost.WorkspaceBytes)
+	}
+	require.Equal(t, workspace(8192, false)-workspace(512, false), workspace(8192, true)-workspace(512, true))
+	require.Greater(t, workspace(512, true), workspace(512, false))
 }
 
 // tensorOf returns the bytes of the first tensor of a role.
