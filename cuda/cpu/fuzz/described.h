@@ -54,4 +54,21 @@ struct Described {
   }
 };
 
+inline Described small_description() { return Described(small_model()); }
+
+// The second layer has experts with every option but norms of their own.
+inline Described rich_description() {
+  Described d(rich_model());
+  mr_layer_desc& layer = d.arrays.layers[1];
+  layer.mixer.flags |= MR_MIX_SINKS;
+  layer.mlp.kind = MR_MLP_EXPERTS;
+  layer.experts.flags = MR_EXPERTS_FLAGS & ~MR_EXPERTS_APART;
+  layer.experts.count = 8;
+  layer.experts.used = 3;
+  layer.experts.groups = 4;
+  layer.experts.groups_used = 2;
+  layer.experts.shared_width = 64;
+  return d;
+}
+
 }  // namespace fuzz

@@ -20,15 +20,14 @@ struct Ground {
   Ground(const char* path, int32_t threads) {
     const mr_device_options options = device_options(path, threads);
     must(api->device_open(&options, &device), "a device opens");
-    small = make(small_model(), [](int32_t) { return 0; });
-    rich = make(rich_model(), rich_type);
+    small = make(small_description(), [](int32_t) { return 0; });
+    rich = make(rich_description(), rich_type);
   }
 
   template <class TypeOf>
-  mr_model* make(const plain_model& plain, TypeOf type_of) const {
+  mr_model* make(const Described& described, TypeOf type_of) const {
     World world;
     mr_model* model = nullptr;
-    const Described described(plain);
     must(api->model_create(device, &described.desc, &model), "a model is made");
     require(complete(world, device, model, described.desc, type_of), "a model takes its tensors");
     return model;
@@ -56,8 +55,8 @@ inline void run(const uint8_t* data, size_t size) {
   {
     World world;
     world.devices.add(ground.device, {true});
-    world.models.add(ground.small, {Described(small_model()), true, true});
-    world.models.add(ground.rich, {Described(rich_model()), true, true});
+    world.models.add(ground.small, {small_description(), true, true});
+    world.models.add(ground.rich, {rich_description(), true, true});
     for (int i = 0; i < 48 && !in.done(); ++i) calls[in.below(std::size(calls))](world, in);
     world.close();
   }

@@ -23,6 +23,9 @@ inline int32_t rich_type(int32_t role) {
     case MR_ROLE_GATE: return 8;
     case MR_ROLE_UP: return 20;
     case MR_ROLE_DOWN: return 7;
+    case MR_ROLE_EXPERT_GATE: return 39;
+    case MR_ROLE_EXPERT_UP: return 12;
+    case MR_ROLE_EXPERT_DOWN: return 8;
     default: return 30;
   }
 }
@@ -136,7 +139,7 @@ bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc&
 
 inline void create_model(World& w, Input& in) {
   Arena arena;
-  Described model_of(in.once_in(2) ? rich_model() : small_model());
+  Described model_of(in.once_in(2) ? rich_description() : small_description());
   plain_arrays& arrays = model_of.arrays;
   const int32_t layers = model_of.desc.layer_count;
   in.bend(&model_of.desc);
@@ -173,7 +176,7 @@ inline void create_model(World& w, Input& in) {
 inline void bind_tensor(World& w, Input& in) {
   Arena arena;
   const auto model = w.models.pick(in);
-  const Described described = model.known != nullptr ? model.known->described : Described(small_model());
+  const Described described = model.known != nullptr ? model.known->described : small_description();
   mr_tensor_desc tensor;
   (void)tensor_of(described.desc, static_cast<int32_t>(in.below(MR_ROLE_COUNT)), static_cast<int32_t>(in.below(2)),
                   kFormats[in.below(std::size(kFormats))].type, &tensor);
