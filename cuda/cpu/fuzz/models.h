@@ -1,7 +1,11 @@
 // models: small models of given weights, and fuzzed calls on models.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
+
 #include "fuzz/devices.h"
+#include "shape.h"
 
 namespace fuzz {
 
@@ -30,73 +34,21 @@ inline int32_t rich_type(int32_t role) {
   }
 }
 
-// A tensor of the role as the description wants it; false: it wants none.
-inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32_t type, mr_tensor_desc* tensor) {
-  const mr_layer_desc& l = d.layers[std::clamp(layer, 0, d.layer_count - 1)];
-  const mr_mixer_desc& m = l.mixer;
-  const int64_t q = int64_t{m.heads} * m.key_dim, k = int64_t{m.kv_heads} * m.key_dim, v = int64_t{m.kv_heads} * m.value_dim;
-  const int64_t hidden = d.hidden, width = l.mlp.width;
-  const int64_t inputs = int64_t{d.layer_count} * d.layer_input_width;
-  const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0;
-  const int64_t shared = l.experts.shared_width, count = l.experts.count;
-  const int64_t wide[MR_ROLE_COUNT][3] = {
-      {hidden, d.vocab}, {hidden, 0}, {hidden, d.vocab}, {hidden, 0}, {hidden, q}, {hidden, k}, {hidden, v}, {q, 0}, {k, 0}, {v, 0},
-      {by_row ? q : m.key_dim, 0}, {by_row ? k : m.key_dim, 0}, {int64_t{m.heads} * m.value_dim, hidden}, {hidden, 0}, {hidden, 0},
-      {hidden, 0}, {hidden, width}, {hidden, width}, {width, hidden}, {hidden, 0}, {1, 0},
-      {inputs, d.vocab}, {hidden, inputs}, {d.layer_input_width, 0}, {hidden, d.layer_input_width}, {d.layer_input_width, hidden}, {hidden, 0},
-      {hidden, count}, {count, 0}, {hidden, width, count}, {hidden, width, count}, {width, hidden, count},
-      {hidden, 0}, {hidden, shared}, {hidden, shared}, {shared, hidden},
-      {m.heads, 0}, {count, 0}, {width, count}, {width, count}, {hidden, count},
-      {hidden, 0}, {hidden, 0}, {hidden, 0}, {hidden, 0}, {count, 0}};
-  const bool stack = role >= MR_ROLE_EXPERT_GATE && role <= MR_ROLE_EXPERT_DOWN;
-  const bool vectors = role >= MR_ROLE_EXPERT_GATE_BIAS && role <= MR_ROLE_EXPERT_DOWN_BIAS, vector = vectors || wide[role][1] == 0;
-  const bool outer = role < MR_ROLE_ATTN_NORM || (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_NORM);
-  *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, stack ? 3 : vector && !vectors ? 1 : 2,
-             {wide[role][0], wide[role][1], wide[role][2]}};
-  const auto has = [&](uint32_t flags) { return (m.flags & flags) != 0; };
-  const bool own_keys = m.kv_layer == 0, own_values = own_keys && !has(MR_MIX_VALUE_IS_KEY);
-  const bool norms = has(MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM);
-  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_END_NORM) return d.layer_input_width != 0;
-  const bool mixture = l.mlp.kind == MR_MLP_EXPERTS;
-  switch (role) {
-    case MR_ROLE_OUTPUT: return d.tied_head == 0;
-    case MR_ROLE_ATTN_NORM: return !has(MR_MIX_NO_NORM);
-    case MR_ROLE_K: return own_keys;
-    case MR_ROLE_V: return own_values;
-    case MR_ROLE_Q_BIAS: return has(MR_MIX_QKV_BIAS);
-    case MR_ROLE_K_BIAS: return has(MR_MIX_QKV_BIAS) && own_keys;
-    case MR_ROLE_V_BIAS: return has(MR_MIX_QKV_BIAS) && own_values;
-    case MR_ROLE_Q_NORM: return norms;
-    case MR_ROLE_K_NORM: return norms && own_keys;
-    case MR_ROLE_O_BIAS: return has(MR_MIX_OUT_BIAS);
-    case MR_ROLE_ATTN_END_NORM: return has(MR_MIX_END_NORM);
-    case MR_ROLE_FFN_NORM: return (l.mlp.flags & MR_MLP_NO_NORM) == 0;
-    case MR_ROLE_FFN_END_NORM: return (l.mlp.flags & MR_MLP_END_NORM) != 0;
-    case MR_ROLE_LAYER_SCALE: return l.output_scale != 0;
-    case MR_ROLE_GATE:
-    case MR_ROLE_UP:
-    case MR_ROLE_DOWN: return !mixture;
-    case MR_ROLE_ROUTER:
-    case MR_ROLE_EXPERT_GATE:
-    case MR_ROLE_EXPERT_UP:
-    case MR_ROLE_EXPERT_DOWN: return mixture;
-    case MR_ROLE_CHOICE_BIAS: return (l.experts.flags & MR_EXPERTS_CHOICE_BIAS) != 0;
-    case MR_ROLE_SHARED_ROUTER: return (l.experts.flags & MR_EXPERTS_SHARED_GATE) != 0;
-    case MR_ROLE_SHARED_GATE:
-    case MR_ROLE_SHARED_UP:
-    case MR_ROLE_SHARED_DOWN: return shared != 0;
-    case MR_ROLE_SINKS: return has(MR_MIX_SINKS);
-    case MR_ROLE_ROUTER_BIAS: return (l.experts.flags & MR_EXPERTS_ROUTER_BIAS) != 0;
-    case MR_ROLE_EXPERT_GATE_BIAS:
-    case MR_ROLE_EXPERT_UP_BIAS:
-    case MR_ROLE_EXPERT_DOWN_BIAS: return (l.experts.flags & MR_EXPERTS_BIAS) != 0;
-    case MR_ROLE_ROUTER_NORM:
-    case MR_ROLE_EXPERT_NORM:
-    case MR_ROLE_EXPERT_END_NORM:
-    case MR_ROLE_SHARED_END_NORM: return (l.experts.flags & MR_EXPERTS_APART) != 0;
-    case MR_ROLE_EXPERT_SCALE: return (l.experts.flags & MR_EXPERTS_SCALES) != 0;
-    default: return true;
-  }
+// Sets *tensor to the one that the description has for a role, and returns whether it has one. The layer may be beyond the last.
+inline bool tensor_of(const mr_model_desc& desc, int32_t role, int32_t layer, int32_t type, mr_tensor_desc* tensor) {
+  mr::Description d{};
+  d.hidden = desc.hidden;
+  d.vocab = desc.vocab;
+  d.tied_head = desc.tied_head;
+  d.layer_input_width = desc.layer_input_width;
+  d.layers.assign(desc.layers, desc.layers + desc.layer_count);
+  const int32_t in = std::clamp(layer, 0, desc.layer_count - 1);
+  const bool vector = mr::is_vector(role);
+  const int32_t count = (vector ? 1 : 2) + (mr::is_stack(role) ? 1 : 0);
+  *tensor = {sizeof *tensor, role, mr::in_layer(role) ? layer : -1, vector ? 0 : type, count, {}};
+  mr::role_dims(d, role, in, tensor->dims);
+  std::fill(tensor->dims + count, std::end(tensor->dims), 0);
+  return mr::has_role(d, role, in);
 }
 
 // Bytes of a tensor in a file; 0 of what no format has.
@@ -124,7 +76,7 @@ inline mr_buffer* weights(World& w, mr_device* device, const mr_tensor_desc& ten
   return buffer;
 }
 
-// Binds every tensor that the description wants and seals the model; type_of chooses the format of a role.
+// Binds every tensor of the description and seals the model; type_of chooses the format of a role.
 template <class TypeOf>
 bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc& d, TypeOf type_of) {
   for (int32_t layer = 0; layer < d.layer_count; ++layer)
