@@ -53,7 +53,7 @@ Kinds kinds_of(const Model& model) {
   return kinds;
 }
 
-// parts: the tokens are prepared in so many parts, each of which begins at a multiple of 64 bytes.
+// parts: the tokens are prepared in that number of parts, each of which begins at a multiple of 64 bytes.
 Prepared prepared_for(Layout& layout, const Kinds& kinds, int64_t widest, int64_t tokens, int64_t parts = 0) {
   Prepared p;
   for (int k = 0; k < activation_kinds; ++k)

@@ -16,7 +16,7 @@ constexpr int32_t kMostThreads = 512;
 constexpr int32_t kKeptOfFew = 12, kKeptOfMany = 4, kFewRows = 256;
 int32_t threads_of(int32_t width) { return std::min((width + 31) / 32 * 32, kMostThreads); }
 
-// A thread's elements of a row from `first` on, zeros behind its end. All are requested before one is used.
+// A thread's elements of a row from `first` on, zeros after its end. All are requested before one is used.
 template <int32_t kKept>
 struct Elements {
   float of[kKept];

@@ -47,7 +47,7 @@ class Rank {
   // Of jobs [first, first + count), whose rows of logits lie from row 0 on. Jobs of kJobNone are not sampled.
   void sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
   // The rows that the last norm makes of those that the step's hidden rows name, into space().hidden. The layers have made the residual
-  // stream whole on every rank, and nothing behind them changes it, so that this may come after a captured graph.
+  // stream whole on every rank, and nothing after them changes it, so that this may come after a captured graph.
   cudaError_t hidden_rows(const StepShape& shape, const Stream& on) const;
 
  private:

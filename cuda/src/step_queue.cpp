@@ -84,7 +84,7 @@ void StepQueue::warm() {
     CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, {1, 16, 0, 0, 0}}, {streams_[r], false}));
   });
   StepShape row(1, 0, 1);
-  row.hidden = row.position;  // zeros, as all of the input behind the copy: the only row
+  row.hidden = row.position;  // zeros, like all of the input after the copy: the only row
   row.hidden_rows = std::min(sizes_.hidden_rows, 1);
   CUDA_CHECK(rank(0).hidden_rows(row, {streams_[0], false}));
   forward_.run_padding(row, lanes_);

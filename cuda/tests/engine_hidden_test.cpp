@@ -29,7 +29,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Returns the hidden rows of all tokens of a prompt in slot 3, `chunk` of them a step, beside prompts of other slots: of the same kernel
+// Returns the hidden rows of all tokens of a prompt in slot 3, `chunk` of them a step, together with prompts of other slots: of the same kernel
 // class, or, of three others, of both. Rows are asked for from the last to the first of a step and returned in the order of positions.
 std::vector<float> prompt_rows(Runner& runner, int32_t kernel_class, int32_t chunk, int32_t others) {
   const std::vector<int32_t> prompt = random_ids(5, kLength);

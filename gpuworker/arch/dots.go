@@ -2,8 +2,8 @@ package arch
 
 import "github.com/millrace/millrace/gpuworker/engine"
 
-// dots1 is dots.llm1: norms of heads, and experts by sigmoids, chosen with a bias, beside a shared
-// one, after dense layers.
+// dots1 is dots.llm1. It has norms of heads. After the dense layers come mixtures with sigmoid gating,
+// a choice bias and a shared expert.
 func dots1(r *reader) engine.ModelDesc {
 	d := r.decoder(engine.RopeNeox)
 	for i := range d.Layers {

@@ -14,12 +14,12 @@ const (
 	maxExpertWidth = 1 << 22
 )
 
-// mixture is what a family has where a file does not say otherwise.
+// mixture is the default of a family; keys of a file change it.
 type mixture struct {
 	engine.Experts
-	dense  int  // layers before the first with experts
-	width  int  // of an expert; 0 = that of the layer's dense MLP
-	beside bool // the dense MLPs stay, as shared experts
+	dense     int  // layers before the first with experts
+	width     int  // of an expert; 0 = that of the layer's dense MLP
+	keepDense bool // the dense MLPs stay, as shared experts
 }
 
 // mixed reports whether the file has experts, in a family that also has files without.
@@ -60,7 +60,7 @@ func (r *reader) experts(d *engine.ModelDesc, preset mixture) {
 	}
 	for i := preset.dense; i < len(d.Layers); i++ {
 		m := &d.Layers[i].MLP
-		if preset.beside {
+		if preset.keepDense {
 			e.SharedWidth = m.Width
 		}
 		m.Kind, m.Experts = engine.MLPExperts, e
@@ -118,7 +118,7 @@ func (r *reader) weightScale() float32 {
 	return r.within(key, 0, 1/maxScale, maxScale)
 }
 
-// groups reads groups of experts, the best of which take part. One group is none.
+// groups reads groups of experts, the best of which take part. One group means no groups.
 func (r *reader) groups() (groups, used int) {
 	groups = r.count("expert_group_count", maxExperts)
 	used = r.count("expert_group_used_count", maxExperts)

@@ -51,7 +51,7 @@ func glm4moe() *model {
 		add("blk.1.nextn.eh_proj.weight", gguf.Q8_0, 192, 96).add("blk.1.ffn_gate_exps.weight", gguf.Q8_1, 96, 160, 4)
 }
 
-// fusedMixtral has one stack for gate and up of so many rows an expert.
+// fusedMixtral has one stack for gate and up, with the given rows for each expert.
 func fusedMixtral(rows uint64) *model {
 	m := mixtral()
 	for i := range 2 {

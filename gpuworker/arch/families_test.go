@@ -46,7 +46,7 @@ type golden struct {
 	}
 }
 
-// worst returns the largest difference from a decoder's numbers, up to so many positions.
+// worst returns the largest difference from a decoder's numbers, over the given number of positions.
 func (g *golden) worst(d *reference.Decoder, positions int) (worst float64) {
 	if g.Vectors == nil {
 		logits := d.NewSequence().Append(g.IDs[:positions])

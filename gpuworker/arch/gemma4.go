@@ -6,12 +6,12 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// gemma4 is the dense Gemma 4, E2B and E4B, and the 26B, which has experts. Beside what Gemma 3
-// has, heads are narrower in the layers with a window; the other layers rotate a part of each head,
+// gemma4 is the dense Gemma 4, E2B and E4B, and the 26B, which has experts. It adds to Gemma 3:
+// heads are narrower in the layers with a window; the other layers rotate a part of each head,
 // by divisors of which most are infinite in effect, and may lack V, which then is K. Scores are not
 // scaled, V has a norm without weights, and a number multiplies the residual stream after each
 // layer. In E2B and E4B each layer has an input of each token, and the last layers read keys and
-// values of layers below. In the 26B each layer has experts beside its dense MLP: router, experts
+// values of layers below. In the 26B each layer has experts and a dense MLP: router, experts
 // and MLP read the residual stream by norms of their own.
 func gemma4(r *reader) engine.ModelDesc {
 	d := r.decoder(engine.RopeNeox)
@@ -54,7 +54,7 @@ func gemma4(r *reader) engine.ModelDesc {
 		r.fuse(fusion{
 			"ffn_gate.weight": {engine.RoleSharedGate}, "ffn_up.weight": {engine.RoleSharedUp}, "ffn_down.weight": {engine.RoleSharedDown},
 		})
-		r.experts(&d, mixture{Experts: engine.Experts{Renorm: true, Scales: true, Apart: true}, beside: true})
+		r.experts(&d, mixture{Experts: engine.Experts{Renorm: true, Scales: true, Apart: true}, keepDense: true})
 	}
 	return d
 }

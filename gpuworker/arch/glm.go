@@ -13,8 +13,8 @@ func glm4(r *reader) engine.ModelDesc {
 	return d
 }
 
-// glm4moe is GLM-4.5 to 4.7: experts by sigmoids, chosen with a bias, beside a shared one, after
-// dense layers. The larger models have norms of heads. Files name the norm before the MLP after the
+// glm4moe is GLM-4.5 to 4.7. After the dense layers come mixtures with sigmoid gating, a choice bias
+// and a shared expert. The larger models have norms of heads. Files name the norm before the MLP after the
 // attention before it, and have layers that predict further tokens, which are skipped.
 func glm4moe(r *reader) engine.ModelDesc {
 	r.fuse(fusion{"post_attention_norm.weight": {engine.RoleFFNNorm}})

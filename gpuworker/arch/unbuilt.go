@@ -21,7 +21,7 @@ const (
 	encoderNorms = "layer norms" + others
 	manyStreams  = "several residual streams"
 
-	// comparison is what a family lacks whose blocks are built.
+	// comparison is the missing part of a family whose blocks are built.
 	comparison = "a comparison with another implementation"
 
 	others = " (models that embed texts and run are EmbeddingGemma and decoders such as Qwen3-Embedding)"

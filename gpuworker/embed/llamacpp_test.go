@@ -44,7 +44,7 @@ func weightsOf(t *testing.T, name string) (*reference.Weights, []arch.Dense) {
 	return w, m.Dense
 }
 
-// cpuLoop runs a loop over the CPU engine, whose steps have so many tokens and hidden rows, until the
+// cpuLoop runs a loop over the CPU engine, whose steps have at most the given tokens and hidden rows, until the
 // test ends.
 func cpuLoop(t *testing.T, w *reference.Weights, tokens, hidden int) *batch.Loop {
 	t.Helper()

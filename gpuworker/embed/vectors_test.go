@@ -29,7 +29,7 @@ func TestShapeOfAVector(t *testing.T) {
 	}
 	dense := []arch.Dense{{In: 3, Out: 2, Rows: []float32{1, 0, 1, 0, 2, 0}}, {In: 2, Out: 3, Rows: []float32{1, 1, 0, 1, 3, 0}}}
 	require.Equal(t, []float32{23, 8, 45}, Shape{Dense: dense}.finish([]float32{3, 4, 12}), "one layer after another")
-	require.Equal(t, []float32{23}, Shape{Dense: dense, Dimensions: 1}.finish([]float32{3, 4, 12}), "cut behind them")
+	require.Equal(t, []float32{23}, Shape{Dense: dense, Dimensions: 1}.finish([]float32{3, 4, 12}), "cut after them")
 	require.Equal(t, []float32{0, 0}, Shape{Normalize: true}.finish([]float32{0, 0}), "zeros have no direction")
 	require.Equal(t, []float32{1, 0}, Shape{Normalize: true}.finish([]float32{3e38, 0}), "the square of a large number is no infinity")
 }

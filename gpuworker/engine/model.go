@@ -178,7 +178,7 @@ const (
 	GateSigmoid Gating = 1
 )
 
-// Experts is a mixture of experts of MLPExperts; the zero value is none. Expert e has logit r_e =
+// Experts is a mixture of experts of MLPExperts; the zero value has no experts. Expert e has logit r_e =
 // router(x)_e and weight p_e, the gating of it. The choice goes by c_e = p_e + choice bias: the Used experts of
 // the greatest c, of equal ones those of the lowest id. With groups, which are Count/Groups neighbouring
 // experts, only experts of the GroupsUsed best groups take part. The branch is the sum, by ascending id, of the weights
@@ -197,7 +197,7 @@ type Experts struct {
 	Scales             bool    // RoleExpertScale multiplies the weight of each chosen expert, at last
 	Renorm             bool    // the weights of the chosen are divided by their sum, which is at least 1e-20
 	WeightScale        float32 // multiplies the weights after that; 0 = 1
-	// SharedWidth is the width of an MLP that every token reads beside the chosen experts; 0 = none.
+	// SharedWidth is the width of the shared expert, which every token uses; 0 = no such expert.
 	SharedWidth int
 	SharedGate  bool // the shared expert is multiplied by sigmoid(RoleSharedRouter . x)
 	// Apart gives the router, the chosen experts and the shared expert norms of their own, of the residual

@@ -40,7 +40,7 @@ func (t Tensor) Elements() uint64 {
 // Rows returns a view of the tensor: rows [first, end) of a matrix, or of each matrix of a stack, or
 // elements of a vector. Its name is NAME[first:end]. The view is a tensor like others: it can be
 // read and counts in a model's digest. It fails if the tensor has more than three dimensions or is
-// a view of a stack, or if there are not so many rows.
+// a view of a stack, or if it has fewer rows.
 func (t Tensor) Rows(first, end uint64) (Tensor, error) {
 	last := len(t.Dims) - 1 // the last dimension that is not 1
 	for last > 0 && t.Dims[last] == 1 {

@@ -216,7 +216,7 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	return r, min(context, r.KVBlocks*p.cfg.BlockSize), price, err
 }
 
-// room is how many blocks fit beside the workspace of a price.
+// room returns the number of blocks that fit into the memory that the workspace of a price leaves.
 func (p *planner) room(price engine.RunnerCost) int {
 	if p.free <= price.WorkspaceBytes {
 		return 0

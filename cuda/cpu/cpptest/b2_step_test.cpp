@@ -141,7 +141,7 @@ void whole_texts() {
   checker.reserve(plan);
   const mr_slot_params p = greedy();
   const auto accept = [&](const Step& step) { return code_of([&] { checker.accept(step.view(), plan); }); };
-  Step first, second, again, both, behind;
+  Step first, second, again, both, late;
   first.set(0, 1, &p).feed(0, 1, 0, {1, 2, 3}, table_of(16, 0, 1), MR_CLASS_PREFILL);
   CHECK(accept(first) == MR_OK, "a text");
   second.feed(0, 1, 3, {4}, table_of(16, 0, 1), MR_CLASS_DECODE);
@@ -151,8 +151,8 @@ void whole_texts() {
   both.feed(0, 1, 0, {1, 2}, table_of(16, 0, 1), MR_CLASS_PREFILL).feed(0, 1, 0, {3}, table_of(16, 0, 1), MR_CLASS_PREFILL);
   CHECK(accept(both) == MR_INVALID_ARGUMENT, "two texts in one slot");
   const std::vector<int32_t> history = {5, 6};
-  behind.set(0, 1, &p, history).feed(0, 1, 2, {1}, table_of(16, 0, 1), MR_CLASS_PREFILL);
-  CHECK(accept(behind) == MR_INVALID_ARGUMENT, "a text behind a history");
+  late.set(0, 1, &p, history).feed(0, 1, 2, {1}, table_of(16, 0, 1), MR_CLASS_PREFILL);
+  CHECK(accept(late) == MR_INVALID_ARGUMENT, "a text after a history");
 }
 
 // Memory that counts itself.

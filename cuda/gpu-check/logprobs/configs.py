@@ -100,7 +100,7 @@ def experts(of, count):
 
 
 def grouped(of):
-    """What dots.llm1 and GLM-4.5 have besides: groups, of which one is none, a scale, a shared expert, and dense layers before."""
+    """Options of dots.llm1 and GLM-4.5: one group, a scale, a shared expert, and dense layers before the mixtures."""
     return {
         **experts(of, "n_routed_experts"), "n_shared_experts": of["expert_shared_count"],
         "n_group": of.get("expert_group_count", 1), "topk_group": of.get("expert_group_used_count", 1),
@@ -204,7 +204,7 @@ def gemma4(of, names):
 
 
 def besides_experts(of):
-    """The experts of Gemma 4 26B, beside its dense MLP."""
+    """The experts of Gemma 4 26B, whose sum is added to its dense MLP."""
     if not of.get("expert_count"):
         return {"enable_moe_block": False}
     return {

@@ -220,7 +220,7 @@ class Layout:
 
     def arranged(self, name, values):
         """A tensor as transformers has it: its rows in another order, one row for a vector, a stack with its matrices turned around,
-        or without the one that the network adds."""
+        or without the row that the network adds."""
         part = name.split(".")[-2]
         if self.architecture in TURNED and part.endswith("_exps") and values.ndim == 3:
             return np.ascontiguousarray(values.swapaxes(1, 2))

@@ -115,7 +115,7 @@ typedef struct mr_experts_desc {
   int32_t gating;              /* MR_GATE_* */
   int32_t groups, groups_used; /* groups divides count; 0 = none */
   float weight_scale;          /* multiplies the weights, after RENORM; 0 = 1 */
-  int32_t shared_width;        /* of an MLP that every token reads beside the chosen experts; 0 = none */
+  int32_t shared_width;        /* width of the shared expert, which every token uses; 0 = no such expert */
   int32_t reserved[4];         /* 0 */
 } mr_experts_desc;
 

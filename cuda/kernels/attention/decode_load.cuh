@@ -195,7 +195,7 @@ struct Queries {
   __device__ __forceinline__ uint2 fragment(int k, int) const { return make_uint2(fragments[k][0], fragments[k][1]); }
 };
 
-// Registers do not hold wider heads beside their sums. The block's warps share a copy of them, in which a lane's part of a
+// Registers have no room for wider heads and their sums. The block's warps share a copy of them, in which a lane's part of a
 // fragment is 8 neighbouring bytes. The padding of a head's row puts the four heads of 16 lanes into different banks.
 template <class T, int kDim>
 struct Queries<T, kDim, true> {

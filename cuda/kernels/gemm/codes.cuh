@@ -17,7 +17,7 @@
 // In the file, an index into a lattice stands for the digits of 4 (IQ3) or 8 (IQ2) weights, and in the XXS and XS types
 // seven bits for eight signs, an even number of which are set. Both ways back are unique: no lattice has an entry twice.
 // Packed weights have more bits than the file, so memory can hold what no file has. That is damage. CodeBlock::byte then
-// complements bits that are intact beside the damage, so that the digest of the file cannot be restored.
+// complements intact bits of the damaged value, so that the digest of the file cannot be restored.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace mr::cuda {
 
-// Codebook is what a header has: the values of the sixteen codes, each 128 above, and the power of two.
+// Codebook is the content of a header: the values of the sixteen codes, each 128 above, and the power of two.
 struct Codebook {
   uint32_t words[4] = {};
   float power = 1;
@@ -165,7 +165,7 @@ struct CodedFile {
   }
 };
 
-// CodeBlock restores a block of a file from what is packed. Packed must have code(i) of input i and scale(j) of inputs 16j
+// CodeBlock restores a block of a file from its packed form. Packed must have code(i) of input i and scale(j) of inputs 16j
 // .. 16j + 15.
 template <int32_t T, class Packed>
 struct CodeBlock {

@@ -151,7 +151,7 @@ struct UnitQuants {
       high[1] = v.y;
     }
   }
-  // Takes what a group's units need of its header. Must come before the first step.
+  // Loads the values of a group's header that its units use. Must be called before the first step.
   template <class Header>
   __device__ __forceinline__ void use(const Header& header) {
     if constexpr (T == kCodes) book = header.words;

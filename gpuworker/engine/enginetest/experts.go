@@ -59,7 +59,7 @@ func bf16Matrices(role engine.Role) engine.Type {
 	return engine.BF16
 }
 
-// unlikeExperts is a model whose layers have unlike MLPs: a dense one, many narrow experts, few wide ones beside a shared
+// unlikeExperts is a model whose layers have unlike MLPs: a dense one, many narrow experts, few wide ones with a shared
 // one that is wider than the dense MLP, and few very narrow ones. All experts are used.
 func unlikeExperts() engine.ModelDesc {
 	shape := Small()
@@ -87,7 +87,7 @@ func leastExperts(e engine.Experts) engine.ModelDesc {
 	return d
 }
 
-// farSinks is a model with sinks and so many keys that the threads share those of a row.
+// farSinks is a model with sinks and enough keys that the threads share those of a row.
 func farSinks() tinyModel {
 	shape := engine.Uniform{
 		Layers: 2, Hidden: 16, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 16, Vocab: 37, Context: 2400, RopeDims: 4,
@@ -197,7 +197,7 @@ func oneEach(t *testing.T, m engine.Model, tokens ...int32) []engine.RowResult {
 	return cloneRows(result.Samples)
 }
 
-// expertRoom checks that a wide dense layer costs as much memory beside experts as without them, in a model that is not
+// expertRoom checks that a wide dense layer costs as much memory with experts as without them, in a model that is not
 // whole yet: a worker plans with that cost.
 func expertRoom(t *testing.T, dev engine.Device) {
 	t.Helper()

@@ -44,7 +44,7 @@ func positions(n int) []int {
 }
 
 // judgeHidden compares hidden rows with those of the reference. Every row is normalised, so that
-// errors of float32 stay small beside the row's length; `within` bounds their share of it.
+// errors of float32 stay small compared with the row's length; `within` bounds their share of it.
 func judgeHidden(t *testing.T, w *reference.Weights, prompt []int32, got []float32, within float64) {
 	t.Helper()
 	decoder, err := reference.NewDecoder(w)

@@ -74,7 +74,7 @@ func grouped(d engine.ModelDesc) engine.ModelDesc {
 	return d
 }
 
-// apart gives experts beside a shared one norms of their own and scales.
+// apart gives the experts and the shared expert norms of their own and scales.
 func apart(d engine.ModelDesc) engine.ModelDesc {
 	for i := range d.Layers {
 		e := &d.Layers[i].MLP.Experts

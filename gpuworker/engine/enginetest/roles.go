@@ -53,7 +53,7 @@ func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	for role := range engine.RoleCount {
 		refuseOthers(t, dev, m, &desc, role)
 	}
-	// What was refused left nothing behind: the model is whole with all that the table wants, and with no
+	// The refused tensors left no trace: the model is whole with all that the table wants, and with no
 	// less.
 	tensors := rules.Tensors(&desc)
 	for _, want := range tensors {

@@ -49,14 +49,14 @@ func testWholeTexts(t *testing.T, opener func(*testing.T) engine.Device, opts Op
 		}
 	}
 	t.Run("sameness", func(t *testing.T) {
-		beside := []Request{text(31), text(257), text(16), text(2), text(70)}
-		for i := range beside {
-			beside[i].Slot = int32(i)
+		others := []Request{text(31), text(257), text(16), text(2), text(70)}
+		for i := range others {
+			others[i].Slot = int32(i)
 		}
 		for _, at := range [][]int{{0, 1, 2, 3, 4}, {4, 2}, {3, 1, 0}, {2}} {
 			var some []Request
 			for _, i := range at {
-				some = append(some, beside[i])
+				some = append(some, others[i])
 			}
 			got, err := PlayOn(r, cfg, some...)
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func refuseParts(t *testing.T, r engine.Runner, ids []int32) {
 		"a second part":         {Segments: []engine.Segment{part(20, 40)}},
 		"two parts in one step": {PreOps: set, Segments: []engine.Segment{part(0, 20), part(20, 40)}},
 		"a part twice":          {Segments: []engine.Segment{part(0, 20), part(0, 20)}},
-		"an end behind a history": {
+		"an end after a history": {
 			PreOps:   []engine.PreOp{{Slot: 1, SlotGeneration: 7, Params: Plain(1, 0), History: ids[:20]}},
 			Segments: []engine.Segment{part(20, 40)},
 		},

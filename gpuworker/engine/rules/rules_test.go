@@ -68,7 +68,7 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 		"no groups used":                      {experts(func(e *engine.Experts) { e.Groups = 2 }), "layer 1 groups used is 0"},
 		"groups used and none there":          {experts(func(e *engine.Experts) { e.GroupsUsed = 1 }), "layer 1 uses groups of experts and has none"},
 		"groups of too few experts":           {experts(func(e *engine.Experts) { e.Groups, e.GroupsUsed, e.Used = 4, 1, 3 }), "layer 1 uses 3 experts, but 1 groups of 2"},
-		"a weight scale that is no number":    {experts(func(e *engine.Experts) { e.WeightScale = nan() }), "layer 1 weight scale"},
+		"a weight scale of NaN":               {experts(func(e *engine.Experts) { e.WeightScale = nan() }), "layer 1 weight scale"},
 		"norms apart without a shared expert": {experts(func(e *engine.Experts) { e.Apart = true }), "layer 1 has experts with norms of their own"},
 		"a gate without a shared expert":      {experts(func(e *engine.Experts) { e.SharedGate = true }), "layer 1 gates a shared expert"},
 		"a kind of mixer that is unknown":     {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
