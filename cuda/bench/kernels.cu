@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/branch.h"
 #include "kernels/norm.h"
 #include "kernels/qkv.h"
 #include "kernels/sampler/sampler.h"
@@ -218,6 +219,10 @@ void rows_kernels(int32_t rows) {
   line("rms norm", rows, kHidden, time_of([&](int, const Stream& on) {
          return launch_rms_norm({x, weight, nullptr, out, Act::kBF16, rows, kHidden, kHidden, kHidden, 1e-5f}, on);
        }), 6.0 * rows * kHidden, 0);
+  float* const branch = device<float>(static_cast<size_t>(rows) * kHidden);
+  line("branch end with norms", rows, kHidden, time_of([&](int, const Stream& on) {
+         return launch_end_branch({x, branch, kHidden, kHidden, weight, nullptr, 1e-5f, 1, rows, kHidden, out, weight, kHidden, Act::kBF16}, on);
+       }), 14.0 * rows * kHidden, 0);
   line("finish qkv", rows, 6144, time_of([&](int i, const Stream& on) {
          const AttentionArgs layer = s.layer(i);
          FinishQkvArgs a{};
@@ -236,7 +241,8 @@ void rows_kernels(int32_t rows) {
          a.values = const_cast<void*>(layer.values);
          return launch_finish_qkv(a, on);
        }), 6.0 * rows * 6144, 0);
-  for (void* p : {static_cast<void*>(x), static_cast<void*>(weight), static_cast<void*>(rope_table), static_cast<void*>(out)}) cudaFree(p);
+  for (void* p : {static_cast<void*>(x), static_cast<void*>(weight), static_cast<void*>(rope_table), static_cast<void*>(out),
+                  static_cast<void*>(branch)}) cudaFree(p);
 }
 
 // row: of logits; null: a few far above the rest.

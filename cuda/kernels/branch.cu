@@ -1,74 +1,101 @@
-// branch: a block for each row, or for each row and layer. Thread t has the elements t, t + threads, ...; the number of
-// threads depends on the width alone, and so does the order of a sum: a thread's elements, then lanes, then warps.
+// branch: a block for each row, or for each row and layer.
+//
+// end_row: both norms of a row sum in the order of norm_row.cuh, so that the second gives the bits of launch_rms_norm. Moves 12 bytes an
+// element, 14 with out. The kernel is latency if there are few rows: weights are requested before the wait, and a row of up to 8 192 dims
+// is in registers between its norms. A wider row needs more threads, which have fewer registers, and is read again.
+//
+// inputs_of_layers: thread t has the elements t, t + threads, ... The number of threads depends on the width alone, and so does the order
+// of a sum: a thread's elements, then lanes, then warps.
 #include "kernels/branch.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/act.cuh"
+#include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 namespace {
 
 constexpr int32_t kMostThreads = 512;
-// Elements of a thread that are in registers at once. With few rows a block has an SM for itself, and all of a row of 6 144 is requested
-// together; with many rows it is better to have three blocks on an SM. Neither changes a bit.
-constexpr int32_t kKeptOfFew = 12, kKeptOfMany = 4, kFewRows = 256;
 int32_t threads_of(int32_t width) { return std::min((width + 31) / 32 * 32, kMostThreads); }
 
-// A thread's elements of a row from `first` on, zeros after its end. All are requested before one is used.
+// Groups of a row that one thread keeps in registers.
 template <int32_t kKept>
-struct Elements {
-  float of[kKept];
+struct KeptGroups {
+  float4 of[kKept == 0 ? 1 : kKept];
 
-  __device__ __forceinline__ void load(const float* row, int32_t first, int32_t dim) {
+  template <bool whole>
+  __device__ __forceinline__ void load(const float* row, int32_t dim) {
 #pragma unroll
     for (int32_t k = 0; k < kKept; ++k) {
-      const int32_t i = first + k * static_cast<int32_t>(blockDim.x);
-      of[k] = i < dim ? row[i] : 0.0f;
+      const int32_t i = threadIdx.x + k * blockDim.x;
+      of[k] = i < (dim + 3) / 4 ? load_group<whole>(row, i, dim) : float4{};
     }
   }
 };
 
-template <int32_t kKept>
-__global__ void __launch_bounds__(kMostThreads, kKept == kKeptOfMany ? 3 : 1) end_rows(const __grid_constant__ EndBranchArgs a) {
-  __shared__ float scratch[kMostThreads / 32];
-  const int32_t begin = threadIdx.x, threads = blockDim.x, together = kKept * threads;
-  Elements<kKept> x, branch = {}, norm = {};
-  if (a.norm != nullptr) norm.load(a.norm, begin, a.dim);  // weights, which no kernel writes
+// The residual stream after a branch. `branch` is its output, and `norm` the weights of its norm, whose factor is `factor`.
+__device__ __forceinline__ float ended(const EndBranchArgs& a, float x, float branch, float factor, float norm, float then) {
+  if (a.branch != nullptr) x += a.scale * (a.norm == nullptr ? branch : branch * factor * norm);
+  return x * then;
+}
+__device__ __forceinline__ float4 ended(const EndBranchArgs& a, float4 x, float4 branch, float factor, float4 norm, float then) {
+  return {ended(a, x.x, branch.x, factor, norm.x, then), ended(a, x.y, branch.y, factor, norm.y, then),
+          ended(a, x.z, branch.z, factor, norm.z, then), ended(a, x.w, branch.w, factor, norm.w, then)};
+}
+
+template <class T, bool whole, int32_t kKept>
+__global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(const __grid_constant__ EndBranchArgs a) {
+  __shared__ float scratch[32];
+  const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x, rest = threadIdx.x + kKept * threads;
+  const auto read = [&](const float* row, int32_t i) { return row == nullptr ? float4{} : load_group<whole>(row, i, a.dim); };
+  const auto weight = [&](const float* row, int32_t i) { return row == nullptr ? float4{1, 1, 1, 1} : load_group<whole>(row, i, a.dim); };
+  KeptGroups<kKept> x, branch{}, norm{}, out_norm;
+  if (a.norm != nullptr) norm.template load<whole>(a.norm, a.dim);
+#pragma unroll
+  for (int32_t k = 0; k < kKept; ++k) out_norm.of[k] = float4{1, 1, 1, 1};
+  if (a.out_norm != nullptr) out_norm.template load<whole>(a.out_norm, a.dim);
   const float then = a.then == nullptr ? 1.0f : *a.then;
   grid_wait();
   grid_trigger();
   float* const row = a.x + blockIdx.x * a.x_stride;
-  const float* const of_branch = a.branch + blockIdx.x * a.branch_stride;
-  if (a.branch != nullptr) branch.load(of_branch, begin, a.dim);
-  x.load(row, begin, a.dim);
+  const float* const branch_row = a.branch == nullptr ? nullptr : a.branch + blockIdx.x * a.branch_stride;
+  if (branch_row != nullptr) branch.template load<whole>(branch_row, a.dim);
+  x.template load<whole>(row, a.dim);
+
   float factor = 1;
   if (a.norm != nullptr) {
     float sum = 0;
-    for (int32_t first = begin;;) {
 #pragma unroll
-      for (int32_t k = 0; k < kKept; ++k) sum = fmaf(branch.of[k], branch.of[k], sum);
-      first += together;
-      if (first >= a.dim) break;
-      branch.load(of_branch, first, a.dim);
-    }
-    factor = 1.0f / sqrtf(block_sum(sum, scratch) / static_cast<float>(a.dim) + a.eps);
-    if (begin + together < a.dim) branch.load(of_branch, begin, a.dim);
+    for (int32_t k = 0; k < kKept; ++k) sum = norm_square(branch.of[k], sum);
+    for (int32_t i = rest; i < groups; i += threads) sum = norm_square(read(branch_row, i), sum);
+    factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps);
   }
-  for (int32_t first = begin; first < a.dim;) {
+  float sum = 0;
 #pragma unroll
-    for (int32_t k = 0; k < kKept; ++k) {
-      const int32_t i = first + k * threads;
-      float sum = x.of[k];
-      if (a.branch != nullptr) sum += a.scale * (a.norm == nullptr ? branch.of[k] : branch.of[k] * factor * norm.of[k]);
-      if (i < a.dim) row[i] = sum * then;
-    }
-    first += together;
-    x.load(row, first, a.dim);
-    if (a.branch != nullptr) branch.load(of_branch, first, a.dim);
-    if (a.norm != nullptr) norm.load(a.norm, first, a.dim);
+  for (int32_t k = 0; k < kKept; ++k) {
+    const int32_t i = threadIdx.x + k * threads;
+    x.of[k] = ended(a, x.of[k], branch.of[k], factor, norm.of[k], then);
+    if (i < groups) store_group<whole>(row, i, a.dim, x.of[k]);
+    sum = norm_square(x.of[k], sum);
   }
+  for (int32_t i = rest; i < groups; i += threads) {
+    const float4 y = ended(a, read(row, i), read(branch_row, i), factor, weight(a.norm, i), then);
+    store_group<whole>(row, i, a.dim, y);
+    sum = norm_square(y, sum);
+  }
+  if (a.out == nullptr) return;
+
+  const float out_factor = a.out_norm == nullptr ? 1.0f : norm_factor(block_sum(sum, scratch), a.dim, a.eps);
+  T* const out = static_cast<T*>(a.out) + blockIdx.x * a.out_stride;
+#pragma unroll
+  for (int32_t k = 0; k < kKept; ++k) {
+    const int32_t i = threadIdx.x + k * threads;
+    if (i < groups) store_normed<T, whole>(out, i, a.dim, x.of[k], out_factor, out_norm.of[k]);
+  }
+  for (int32_t i = rest; i < groups; i += threads)
+    store_normed<T, whole>(out, i, a.dim, read(row, i), out_factor, weight(a.out_norm, i));
 }
 
 __global__ void __launch_bounds__(kMostThreads) inputs_of_layers(const __grid_constant__ LayerInputsArgs a, float from_hidden,
@@ -95,8 +122,16 @@ __global__ void __launch_bounds__(kMostThreads) inputs_of_layers(const __grid_co
 cudaError_t launch_end_branch(const EndBranchArgs& args, const Stream& on) {
   if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const auto kernel = args.rows <= kFewRows ? end_rows<kKeptOfFew> : end_rows<kKeptOfMany>;
-  return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads_of(args.dim))), 0, kernel, args);
+  const int32_t threads = 32 * norm_warps(args.dim);
+  const bool whole = (args.dim | args.x_stride | args.branch_stride | args.out_stride) % 4 == 0;
+  return with_act(args.act, [&](auto element) {
+    typedef decltype(element) T;
+    const auto start = [&](auto kernel) {
+      return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads)), 0, kernel, args);
+    };
+    if (threads <= kMostThreads) return start(whole ? end_row<T, true, kNormKept> : end_row<T, false, kNormKept>);
+    return start(whole ? end_row<T, true, 0> : end_row<T, false, 0>);
+  });
 }
 
 cudaError_t launch_layer_inputs(const LayerInputsArgs& args, const Stream& on) {

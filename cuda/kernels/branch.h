@@ -4,11 +4,13 @@
 #include <cstdint>
 
 #include "kernels/launch.h"
+#include "kernels/types.h"
 
 namespace mr::cuda {
 
-// x = (x + scale * y) * then, where y is the branch, or its RMS norm times `norm`. A row's bits depend on that row of x and
-// branch alone. f32.
+// x = (x + scale * y) * then, where y is the branch, or its RMS norm times `norm`. If out is not null, the norm that reads x next is
+// applied too: out = the RMS norm of x times out_norm, or x itself if out_norm is null. A row's bits depend on that row of x and branch
+// alone, and those of out are those of launch_rms_norm (norm.h). x and branch are f32.
 struct EndBranchArgs {
   float* x;             // (rows, dim): the residual stream
   const float* branch;  // (rows, dim); null: only the product with `then`
@@ -17,6 +19,10 @@ struct EndBranchArgs {
   const float* then;    // one number in device memory, or null
   float eps, scale;
   int32_t rows, dim;
+  void* out;              // (rows, dim) of type act, or null
+  const float* out_norm;  // (dim), or null
+  int64_t out_stride;     // elements
+  Act act;
 };
 cudaError_t launch_end_branch(const EndBranchArgs& args, const Stream& on);
 

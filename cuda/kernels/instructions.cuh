@@ -33,6 +33,9 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
   return policy;
 }
 
+// Requests the cache line at an address into L2.
+__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // Copies 16 bytes from global to shared memory, asynchronously until copies_wait.
 __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");

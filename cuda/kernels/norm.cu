@@ -16,26 +16,6 @@ namespace {
 
 constexpr int kKept = kNormKept;
 
-// Loads group i of a row of `dim`, zeros beyond it; `whole`: dim and the strides are multiples of 4.
-template <bool whole>
-__device__ __forceinline__ float4 load_group(const float* row, int32_t i, int32_t dim) {
-  if constexpr (whole) return reinterpret_cast<const float4*>(row)[i];
-  const int32_t d = i * 4;
-  return make_float4(row[d], d + 1 < dim ? row[d + 1] : 0.0f, d + 2 < dim ? row[d + 2] : 0.0f,
-                     d + 3 < dim ? row[d + 3] : 0.0f);
-}
-
-template <class T, bool whole>
-__device__ __forceinline__ void store_group(T* row, int32_t i, int32_t dim, float4 x, float factor, float4 w) {
-  if constexpr (whole) {
-    reinterpret_cast<uint2*>(row)[i] = norm_pack<T>(x, factor, w);
-  } else {
-    const float y[4] = {x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z, x.w * factor * w.w};
-    for (int k = 0; k < 4; ++k)
-      if (i * 4 + k < dim) row[i * 4 + k] = ActOps<T>::from(y[k]);
-  }
-}
-
 template <class T, bool whole>
 __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   __shared__ float scratch[32];
@@ -70,10 +50,10 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;
-    if (i < groups) store_group<T, whole>(out, i, a.dim, kept[k], factor, weight[k]);
+    if (i < groups) store_normed<T, whole>(out, i, a.dim, kept[k], factor, weight[k]);
   }
   for (int32_t i = threadIdx.x + kKept * threads; i < groups; i += threads)
-    store_group<T, whole>(out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
+    store_normed<T, whole>(out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
 }
 
 template <bool whole>
@@ -92,13 +72,7 @@ __global__ void __launch_bounds__(1024) hidden_row_per_block(HiddenRowsArgs a) {
   for (int32_t i = threadIdx.x; i < groups; i += threads) {
     const float4 v = load_group<whole>(x, i, a.dim), w = load_group<whole>(a.weight, i, a.dim);
     const float4 y = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
-    if constexpr (whole) {
-      reinterpret_cast<float4*>(out)[i] = y;
-    } else {
-      const float each[4] = {y.x, y.y, y.z, y.w};
-      for (int k = 0; k < 4; ++k)
-        if (i * 4 + k < a.dim) out[i * 4 + k] = each[k];
-    }
+    store_group<whole>(out, i, a.dim, y);
   }
 }
 

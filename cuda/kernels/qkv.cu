@@ -12,6 +12,7 @@
 
 #include "kernels/act.cuh"
 #include "kernels/f8.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 #include "kernels/qkv.h"
 #include "millrace/engine.h"
@@ -196,6 +197,14 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
   }
 }
 
+// Requests the norms' weights from device memory: a step has streamed gigabytes through L2 since a layer read them last.
+__device__ __forceinline__ void prefetch_norms(const FinishQkvArgs& a, int lane) {
+  constexpr int kLine = 32;  // floats of a cache line; half of the lanes have those of 512 dims
+  const float* const weights = lane < 16 ? a.q_norm : a.k_norm;
+  const int32_t d = lane % 16 * kLine;
+  if (weights != nullptr && d < a.layout.head_dim) prefetch_l2(weights + d);
+}
+
 template <class X, class T, bool f8, bool by_two, int count>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
@@ -214,6 +223,7 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
     rope_table.x[k] = p < half ? a.rope_table[place.row * a.rope_dims + p] : 0.0f;
     rope_table.y[k] = p < half ? a.rope_table[place.row * a.rope_dims + half + p] : 0.0f;
   }
+  prefetch_norms(a, lane);
   grid_wait();
   // Three heads are read before the first is written, so that their loads overlap.
   for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += 3 * stride) {

@@ -57,7 +57,7 @@ void Rank::begin(const StepShape& shape, const Stream& on) {
 // Products of the embeddings with their projection for all layers, and from these and a second embedding the layers' inputs.
 void Rank::layer_inputs(const StepShape& shape, const Stream& on) {
   const GemmTarget projection{shard_.input_projection(), nullptr, space_.layer_inputs, sizes_.inputs_stride};
-  for (const Span& span : spans(shape)) normed_gemm(span, nullptr, Epilogue::kStoreF32, 1, &projection, on);
+  for (const Span& span : spans(shape)) normed_gemm(span, {}, Epilogue::kStoreF32, 1, &projection, on);
   for (int32_t first = 0; first < shape.rows; first += kGateRows) {
     LayerInputsArgs args{};
     args.rows = std::min(kGateRows, shape.rows - first);
@@ -111,8 +111,9 @@ DecodePlan Rank::decode_plan(int32_t kind, int32_t part) const {
   return {space_.plan_first + at * (sizes_.decode_rows + 1), space_.plan_span + at, sizes_.decode_units};
 }
 
-void Rank::norm(const float* weight, const Span& span, const Stream& on) {
-  if (weight == nullptr) {  // padding behind rows is zero on both sides
+void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
+  if (source.applied) return;
+  if (source.weight == nullptr) {  // padding behind rows is zero on both sides
     const int64_t skip = span.first * sizes_.hidden_stride;
     CUDA_CHECK(launch_to_act({space_.x + skip, act_row(space_.norm, span.first, sizes_.hidden_stride), activations_.act,
                               span.count * sizes_.hidden_stride}, on));
@@ -120,7 +121,7 @@ void Rank::norm(const float* weight, const Span& span, const Stream& on) {
   }
   RmsNormArgs args{};
   args.x = space_.x + span.first * sizes_.hidden_stride;
-  args.weight = weight;
+  args.weight = source.weight;
   args.out = act_row(space_.norm, span.first, sizes_.hidden_stride);
   args.act = activations_.act;
   args.rows = span.count;
@@ -170,10 +171,10 @@ void Rank::branch_gemm(const StepShape& shape, const PackedWeight& m, const floa
   }
 }
 
-void Rank::end_branch(const StepShape& shape, const float* norm, const float* then, const Stream& on) {
+void Rank::end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm& next, const Stream& on) {
   EndBranchArgs args{};
   args.x = space_.x;
-  args.branch = space_.branch;
+  args.branch = branch ? space_.branch : nullptr;
   args.x_stride = args.branch_stride = sizes_.hidden_stride;
   args.norm = norm;
   args.then = then;
@@ -181,18 +182,36 @@ void Rank::end_branch(const StepShape& shape, const float* norm, const float* th
   args.scale = desc_.residual_scale;
   args.rows = shape.rows;
   args.dim = desc_.hidden;
+  args.act = activations_.act;
+  if (next.exists) {
+    args.out = space_.norm;
+    args.out_norm = next.weight;
+    args.out_stride = sizes_.hidden_stride;
+  }
   CUDA_CHECK(launch_end_branch(args, on));
 }
 
-void Rank::normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+Rank::BranchNorm Rank::mixer_norm(int32_t index) const {
+  if (index == desc_.layer_count()) return {};
+  return {true, shard_.layer(index).attn_norm, index > 0 && ends_layer(index - 1)};
+}
+
+Rank::BranchNorm Rank::mlp_norm(int32_t index) const { return {true, shard_.layer(index).ffn_norm, ends_mixer(desc_, index)}; }
+
+bool Rank::ends_layer(int32_t index) const {
+  return ends_mlp(desc_, index) || desc_.layer_input_width != 0 || shard_.layer(index).scale != nullptr;
+}
+
+void Rank::normed_gemm(const Span& span, const BranchNorm& source, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                        const Stream& on) {
-  if (span.count > 0) normed_gemm(gemm_args(span, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, weight, on);
+  if (span.count > 0) normed_gemm(gemm_args(span, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, source, on);
 }
 
 // If the kernel can, its own blocks norm a single row.
-void Rank::normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on) {
-  if (weight != nullptr && gemm_fuses_norm(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
-  else norm(weight, span, on);
+void Rank::normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source, const Stream& on) {
+  if (source.weight != nullptr && !source.applied && gemm_fuses_norm(args))
+    args.norm = {space_.x + span.first * sizes_.hidden_stride, source.weight, desc_.norm_eps};
+  else norm(source, span, on);
   CUDA_CHECK(launch_gemm(args, on));
 }
 
@@ -200,7 +219,7 @@ void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const bool ends = ends_mixer(desc_, index);
   branch_gemm(shape, l.o, l.o_bias, space_.attention[static_cast<size_t>(index)], 1, ends, on);
-  if (ends) end_branch(shape, l.attn_end_norm, nullptr, on);
+  if (ends) end_branch(shape, true, l.attn_end_norm, nullptr, mlp_norm(index), on);
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
@@ -211,25 +230,21 @@ void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on)
   const Layer& l = shard_.layer(index);
   const bool has_input = desc_.layer_input_width != 0, ends = ends_mlp(desc_, index);
   branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.ffn_scale, ends, on);
-  if (ends) end_branch(shape, l.ffn_end_norm, has_input ? nullptr : l.scale, on);
-  if (has_input) return add_layer_input(shape, index, on);
-  if (ends || l.scale == nullptr) return;
-  EndBranchArgs scale{};
-  scale.x = space_.x;
-  scale.x_stride = sizes_.hidden_stride;
-  scale.then = l.scale;
-  scale.rows = shape.rows;
-  scale.dim = desc_.hidden;
-  CUDA_CHECK(launch_end_branch(scale, on));
+  if (has_input) {
+    if (ends) end_branch(shape, true, l.ffn_end_norm, nullptr, {true, nullptr, false}, on);
+    add_layer_input(shape, index, {true, nullptr, ends}, on);
+  } else if (ends_layer(index)) {
+    end_branch(shape, ends, l.ffn_end_norm, l.scale, mixer_norm(index + 1), on);
+  }
 }
 
 // Adds the branch of a layer's input: down(activation(gate(x)) * input), after its norm.
-void Rank::add_layer_input(const StepShape& shape, int32_t index, const Stream& on) {
+void Rank::add_layer_input(const StepShape& shape, int32_t index, const BranchNorm& source, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const int32_t width = desc_.layer_input_width;
   for (const Span& span : spans(shape)) {
     if (span.count == 0) continue;
-    norm(nullptr, span, on);
+    norm(source, span, on);
     for (int32_t done = 0; done < span.count; done += kGateRows) {
       const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
       GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
@@ -241,7 +256,7 @@ void Rank::add_layer_input(const StepShape& shape, int32_t index, const Stream& 
     }
   }
   branch_gemm(shape, l.input_down, nullptr, space_.input_ffn, activations_.ffn_scale, true, on);
-  end_branch(shape, l.input_end_norm, l.scale, on);
+  end_branch(shape, true, l.input_end_norm, l.scale, mixer_norm(index + 1), on);
 }
 
 // out = activation(space().gate) * up, for `width` columns from column `first` on.
@@ -273,10 +288,10 @@ void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
     const GemmTarget pair[2] = {{l.gate, nullptr, part, out.stride}, {l.up, nullptr, nullptr, 0}};
     GemmArgs args = gemm_args(span, space_.norm, sizes_.hidden_stride, Epilogue::kSwiGLU, 2, pair);
     args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
-    normed_gemm(args, span, l.ffn_norm, on);
+    normed_gemm(args, span, mlp_norm(index), on);
     return;
   }
-  norm(l.ffn_norm, span, on);
+  norm(mlp_norm(index), span, on);
   for (int32_t done = 0; done < span.count; done += kGateRows) {
     const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
     GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);

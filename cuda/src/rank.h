@@ -56,6 +56,16 @@ class Rank {
     GemmClass kind;
   };
 
+  // The norm of the residual stream that a branch begins with.
+  struct BranchNorm {
+    bool exists = false;             // false: nothing reads space().norm
+    const float* weight = nullptr;   // null: the residual stream is converted as it is
+    bool applied = false;            // by the kernel that ended the branch before
+  };
+  BranchNorm mixer_norm(int32_t layer) const;  // of the layer's mixer; nothing if the model has no such layer
+  BranchNorm mlp_norm(int32_t layer) const;
+  bool ends_layer(int32_t layer) const;  // whether end_branch is the last kernel of the layer
+
   Rows rows_from(const StepShape& shape, int32_t first) const;
   struct Spans {
     Span decode, prefill;
@@ -72,22 +82,23 @@ class Rank {
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
   void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
              const Stream& on);
-  void add_layer_input(const StepShape& shape, int32_t layer, const Stream& on);
+  void add_layer_input(const StepShape& shape, int32_t layer, const BranchNorm& source, const Stream& on);
   // Multiplies x with m and adds the product to the residual stream, or if `ends`, leaves it in space().branch.
   void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, float x_scale, bool ends,
                    const Stream& on);
   // Adds space().branch, normed if norm is not null, to the residual stream, which is then multiplied by `then` if that is not null.
-  void end_branch(const StepShape& shape, const float* norm, const float* then, const Stream& on);
-  // Into space().norm: the residual stream normed, or as it is if weight is null.
-  void norm(const float* weight, const Span& span, const Stream& on);
+  // Without `branch` only the product is queued. The norm that follows goes into space().norm.
+  void end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm& next, const Stream& on);
+  // Into space().norm: the residual stream normed, unless the kernel that ended the branch before has done it.
+  void norm(const BranchNorm& source, const Span& span, const Stream& on);
   // Queues one GEMM of rows [span.first, + count) of x with the weights of `count` targets, which share an epilogue; out of each
-  // target is its row 0. normed_gemm multiplies the residual stream, normed with `weight`. A rank writes its part of the columns
+  // target is its row 0. normed_gemm multiplies the residual stream, normed as `source` says. A rank writes its part of the columns
   // to where the part begins.
   void gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count, const GemmTarget* targets,
             const Stream& on);
-  void normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+  void normed_gemm(const Span& span, const BranchNorm& source, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                    const Stream& on);
-  void normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on);
+  void normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source, const Stream& on);
   bool try_heads_epilogue(const StepShape& shape, int32_t layer, const Stream& on);
   GemmArgs gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
                      const GemmTarget* targets) const;

@@ -25,7 +25,7 @@ bool Rank::try_heads_epilogue(const StepShape& shape, int32_t index, const Strea
   GemmArgs args = gemm_args(all, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
   args.heads = {rows_from(shape, 0), space_.rope_tables[static_cast<size_t>(m.rope)], rope.dims, rope.style, sizes_.layout(index)};
   if (!gemm_fuses_heads(args)) return false;
-  normed_gemm(args, all, l.attn_norm, on);
+  normed_gemm(args, all, mixer_norm(index), on);
   return true;
 }
 
@@ -38,7 +38,7 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
                                {l.k, nullptr, keys, sizes_.qkv_stride},
                                {l.v, nullptr, keys + key_width(m), sizes_.qkv_stride}};
     const int32_t count = m.kv_layer != 0 ? 1 : (m.flags & MR_MIX_VALUE_IS_KEY) != 0 ? 2 : 3;
-    for (const Span& span : spans(shape)) normed_gemm(span, l.attn_norm, Epilogue::kStoreF32, count, qkv, on);
+    for (const Span& span : spans(shape)) normed_gemm(span, mixer_norm(index), Epilogue::kStoreF32, count, qkv, on);
     finish_qkv(shape, index, on);
   }
   attention(shape, index, on);

@@ -1,6 +1,11 @@
 // What ends a branch, against float64 on odd shapes.
+#include <cstring>
+#include <type_traits>
+
 #include "kernel_fixture.h"
 #include "kernels/branch.h"
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -9,17 +14,37 @@ constexpr float kEps = 1e-5f, kScale = 0.5f, kThen = 1.25f;
 
 struct Case {
   bool branch, norm, then;
+  bool out = false, out_norm = false;  // the norm that reads the row next, and whether it has weights
 };
 
-// Rows of x after the kernel. A stride is wider than a row.
-std::vector<float> ended(const std::vector<float>& x, const std::vector<float>& branch, const std::vector<float>& norm, int32_t rows,
-                         int32_t dim, int32_t stride, const Case& c) {
+template <class T>
+struct Ended {
+  std::vector<float> x;
+  std::vector<T> out;
+};
+
+// Rows of x and of out after the kernel. A stride is wider than a row.
+template <class T>
+Ended<T> ended(const std::vector<float>& x, const std::vector<float>& branch, const std::vector<float>& norm, int32_t rows, int32_t dim,
+               int32_t stride, const Case& c) {
   Guarded<float> dx(x), dbranch(branch), dnorm(norm), dthen(std::vector<float>{kThen});
-  const float* const no = nullptr;
-  MUST(launch_end_branch({dx.data(), c.branch ? static_cast<const float*>(dbranch) : no, stride, stride,
-                          c.norm ? static_cast<const float*>(dnorm) : no, c.then ? static_cast<const float*>(dthen) : no, kEps, kScale, rows, dim},
-                         Stream{}));
-  return dx.read();
+  Guarded<T> out(x.size());
+  const float* const weights = dnorm;
+  EndBranchArgs args{};
+  args.x = dx.data();
+  args.branch = c.branch ? dbranch.data() : nullptr;
+  args.x_stride = args.branch_stride = args.out_stride = stride;
+  args.norm = c.norm ? weights : nullptr;
+  args.then = c.then ? dthen.data() : nullptr;
+  args.eps = kEps;
+  args.scale = kScale;
+  args.rows = rows;
+  args.dim = dim;
+  args.out = c.out ? out.data() : nullptr;
+  args.out_norm = c.out_norm ? weights : nullptr;
+  args.act = std::is_same<T, __half>::value ? Act::kF16 : Act::kBF16;
+  MUST(launch_end_branch(args, Stream{}));
+  return {dx.read(), out.read()};
 }
 
 TEST(EndBranch, AgreesWithFloat64OnEveryShape) {
@@ -29,7 +54,7 @@ TEST(EndBranch, AgreesWithFloat64OnEveryShape) {
       const int32_t rows = 3, stride = dim + 4;
       const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * stride)), norm = numbers.normals(static_cast<size_t>(dim));
       const std::vector<float> branch = numbers.normals(static_cast<size_t>(rows * stride), 3);
-      const std::vector<float> got = ended(x, branch, norm, rows, dim, stride, c);
+      const std::vector<float> got = ended<__half>(x, branch, norm, rows, dim, stride, c).x;
       for (int32_t r = 0; r < rows; ++r) {
         double square = 0;
         for (int32_t d = 0; d < dim; ++d) square += static_cast<double>(branch[static_cast<size_t>(r * stride + d)]) * branch[static_cast<size_t>(r * stride + d)];
@@ -46,16 +71,51 @@ TEST(EndBranch, AgreesWithFloat64OnEveryShape) {
     }
 }
 
+// Returns the bits of rows normed by launch_rms_norm, or converted if there are no weights.
+template <class T>
+std::vector<T> normed(const std::vector<float>& x, const std::vector<float>& weights, int32_t rows, int32_t dim, int32_t stride, bool norms) {
+  Guarded<float> dx(x), dweights(weights);
+  Guarded<T> out(x.size());
+  const Act act = std::is_same<T, __half>::value ? Act::kF16 : Act::kBF16;
+  if (norms) MUST(launch_rms_norm({dx.data(), dweights.data(), nullptr, out.data(), act, rows, dim, stride, stride, kEps}, Stream{}));
+  else MUST(launch_to_act({dx.data(), out.data(), act, rows * stride}, Stream{}));
+  return out.read();
+}
+
+template <class T>
+void expect_next_norm() {
+  Numbers numbers(3);
+  const auto bits = [](T x) { uint16_t raw; std::memcpy(&raw, &x, sizeof raw); return raw; };
+  for (const Case& c : {Case{true, true, true, true, true}, Case{true, false, false, true, true}, Case{false, false, true, true, true},
+                        Case{true, true, false, true, false}})
+    for (const int32_t dim : {1, 3, 33, 514, 3840, 4097, 5376, 8192, 8196, 20001}) {
+      const int32_t rows = 300, stride = dim + 4;
+      const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * stride)), norm = numbers.normals(static_cast<size_t>(dim));
+      const Ended<T> got = ended<T>(x, numbers.normals(static_cast<size_t>(rows * stride)), norm, rows, dim, stride, c);
+      const std::vector<T> want = normed<T>(got.x, norm, rows, dim, stride, c.out_norm);
+      int32_t wrong = 0;
+      for (int32_t r = 0; r < rows; ++r)
+        for (int32_t d = 0; d < dim; ++d) {
+          const size_t at = static_cast<size_t>(r * stride + d);
+          if (bits(got.out[at]) != bits(want[at])) ++wrong;
+        }
+      EXPECT_EQ(wrong, 0) << "dim " << dim;
+    }
+}
+
+TEST(EndBranch, AppliesTheNextNormWithItsOwnBitsInF16) { expect_next_norm<__half>(); }
+TEST(EndBranch, AppliesTheNextNormWithItsOwnBitsInBF16) { expect_next_norm<__nv_bfloat16>(); }
+
 TEST(EndBranch, GivesARowTheSameBitsAloneAndAmongOthers) {
   Numbers numbers(2);
-  for (const int32_t dim : {3840, 7000}) {
+  for (const int32_t dim : {3840, 7000, 9000}) {
     const int32_t rows = 300;  // more than few, which another kernel runs
     const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * dim)), norm = numbers.normals(static_cast<size_t>(dim));
     const std::vector<float> branch = numbers.normals(static_cast<size_t>(rows * dim));
-    const std::vector<float> all = ended(x, branch, norm, rows, dim, dim, {true, true, true});
+    const std::vector<float> all = ended<__half>(x, branch, norm, rows, dim, dim, {true, true, true}).x;
     for (const int32_t r : {0, 5, 299}) {
       const auto row = [&](const std::vector<float>& of) { return std::vector<float>(of.begin() + r * dim, of.begin() + (r + 1) * dim); };
-      EXPECT_EQ(ended(row(x), row(branch), norm, 1, dim, dim, {true, true, true}), row(all)) << "dim " << dim << " row " << r;
+      EXPECT_EQ(ended<__half>(row(x), row(branch), norm, 1, dim, dim, {true, true, true}).x, row(all)) << "dim " << dim << " row " << r;
     }
   }
 }
