@@ -10,7 +10,7 @@ namespace mr::cuda::prefill {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Zeros rows [begin, kTileKeys) of a tile; run by one warp.
+// Zeros rows from `begin` on of a tile; run by one warp.
 template <int32_t dim>
 __device__ __forceinline__ void zero_rows(uint32_t tile, int32_t begin, int32_t lane) {
   using Layout = UnitLayout<dim>;
@@ -37,11 +37,11 @@ __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map
     const Unit unit(p, schedule.unit());
     const int32_t* const table = p.args.common.rows.block_ids + p.args.common.rows.table[unit.item.row];
     const int32_t last = unit.last_key();
-    for (int32_t key = unit.first_key(); key <= last; key += kTileKeys, at.next()) {
-      const int32_t rows = min(kTileKeys, last + 1 - key), blocks = (rows + layout.block_size - 1) >> shift;
+    for (int32_t key = unit.first_key(Layout::tile_keys); key <= last; key += Layout::tile_keys, at.next()) {
+      const int32_t rows = min(Layout::tile_keys, last + 1 - key), blocks = (rows + layout.block_size - 1) >> shift;
       const int32_t id = lane < blocks ? table[(key >> shift) + lane] : 0;
       const uint32_t stage = stage_memory + static_cast<uint32_t>(at.stage * Layout::side);
-      const uint32_t ready = full + static_cast<uint32_t>(at.stage * 8), done = values && rows < kTileKeys ? came : ready;
+      const uint32_t ready = full + static_cast<uint32_t>(at.stage * 8), done = values && rows < Layout::tile_keys ? came : ready;
       barrier_wait(empty + static_cast<uint32_t>(at.stage * 8), at.phase ^ 1);
       if (elected()) barrier_expect(done, static_cast<uint32_t>(blocks * block_bytes * Layout::halves));
       for (int32_t i = 0; i < blocks; ++i) {

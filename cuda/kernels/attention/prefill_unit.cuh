@@ -6,27 +6,29 @@
 namespace mr::cuda::prefill {
 
 constexpr int32_t kUnitRows = 128;  // packed rows of a unit: two warpgroups of 64
-constexpr int32_t kTileKeys = 128;  // absolute positions
 constexpr int32_t kConsumers = 256, kBlockThreads = kConsumers + 128;
 
-static_assert(kFirstPiece % kTileKeys == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
-
-// UnitLayout is the shared memory, in bytes. Queries, keys and values are half rows, see attention/wgmma.cuh.
+// UnitLayout is the shared memory, in bytes. Queries, keys and values are half rows, see attention/wgmma.cuh. Heads of 256 dims have
+// tiles of half as many keys, so that two stages fit.
 template <int32_t dim>
 struct UnitLayout {
-  static_assert(dim == 64 || dim == 128);
-  static constexpr int32_t halves = dim / 64, half = kTileKeys * 128;  // of queries too
-  static constexpr int32_t side = halves * half;                      // keys, or values, of a tile; queries of a unit
+  static_assert(dim == 64 || dim == 128 || dim == 256);
+  static constexpr int32_t tile_keys = dim == 256 ? 64 : 128;  // absolute positions
+  static constexpr int32_t halves = dim / 64, query_half = kUnitRows * 128, half = tile_keys * 128;
+  static constexpr int32_t side = halves * half;  // keys, or values, of a tile
   static constexpr int32_t stages = dim == 64 ? 4 : 2;
-  static constexpr int32_t queries = 0, keys = queries + side, values = keys + stages * side;
-  static constexpr int32_t totals = values + stages * side;  // each thread's rows over the pieces before, f32
+  static constexpr int32_t queries = 0, keys = halves * query_half, values = keys + stages * side;
+  // Each thread's rows over the pieces before, f32; those of 256 dims do not fit and are in the workspace.
+  static constexpr bool has_totals = dim <= 128;
+  static constexpr int32_t totals = values + stages * side;
   // Barriers of each stage: keys full and empty, values full and empty; and one for values whose last rows are not
   // zeroed yet.
-  static constexpr int32_t barriers = totals + kUnitRows * dim * 4;
+  static constexpr int32_t barriers = totals + (has_totals ? kUnitRows * dim * 4 : 0);
   static constexpr int32_t keys_full = barriers, keys_empty = keys_full + stages * 8, values_full = keys_empty + stages * 8,
                            values_empty = values_full + stages * 8, values_came = values_empty + stages * 8;
   static constexpr int32_t bytes = values_came + 8;
-  static_assert(kUnitRows == kTileKeys && bytes <= 227 * 1024);
+  static_assert(bytes <= 227 * 1024);
+  static_assert(kFirstPiece % tile_keys == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
 };
 
 // UnitSchedule deals the units (items times columns, longest first) to persistent blocks, as many as the device holds.
@@ -58,8 +60,8 @@ struct Unit {
   __device__ __forceinline__ bool alone() const { return item.piece >= 0; }
   __device__ __forceinline__ int32_t first_piece() const { return alone() ? item.piece : prefill_piece_of(low); }
   // Tiles below all windows are skipped, but for the last: the pipeline wants one tile of every piece.
-  __device__ __forceinline__ int32_t first_key() const {
-    const int32_t seen = min(low, last_key()) / kTileKeys * kTileKeys;
+  __device__ __forceinline__ int32_t first_key(int32_t tile_keys) const {
+    const int32_t seen = min(low, last_key()) / tile_keys * tile_keys;
     return max(prefill_piece_begin(first_piece()), seen);
   }
   // Returns the last key that a row sees in the unit's pieces. There is one, because an item has only pieces that its

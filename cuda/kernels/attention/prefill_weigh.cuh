@@ -16,12 +16,13 @@ struct RowPair {
 };
 
 // Masks the scores of keys that rows do not see.
-__device__ __forceinline__ void mask_scores(float (&scores)[64], int32_t key, int32_t t, const RowPair& rows, int32_t window) {
+template <int32_t count>
+__device__ __forceinline__ void mask_scores(float (&scores)[count], int32_t key, int32_t t, const RowPair& rows, int32_t window) {
 #pragma unroll
   for (int32_t r = 0; r < 2; ++r) {
     const int32_t last = rows.position[r] - key - 2 * t, first = first_seen(rows.position[r], window) - key - 2 * t;
 #pragma unroll
-    for (int32_t j = 0; j < 16; ++j)
+    for (int32_t j = 0; j < count / 4; ++j)
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i)
         if (8 * j + i > last || 8 * j + i < first) scores[4 * j + 2 * r + i] = -INFINITY;
@@ -30,18 +31,19 @@ __device__ __forceinline__ void mask_scores(float (&scores)[64], int32_t key, in
 
 // Turns scores into weights, 2^(score * scale - top); earlier sums must be multiplied by `decay`. scale > 0.
 // A row that has seen no key yet gets weights of 0.
-__device__ __forceinline__ void weigh_tile(float (&scores)[64], float scale, RowSoftmax (&row)[2], float (&decay)[2]) {
+template <int32_t count>
+__device__ __forceinline__ void weigh_tile(float (&scores)[count], float scale, RowSoftmax (&row)[2], float (&decay)[2]) {
 #pragma unroll
   for (int32_t r = 0; r < 2; ++r) {
     float greatest = scores[2 * r];
 #pragma unroll
-    for (int32_t j = 0; j < 16; ++j) greatest = fmaxf(greatest, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+    for (int32_t j = 0; j < count / 4; ++j) greatest = fmaxf(greatest, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
     const float top = fmaxf(row[r].top, quad_max(greatest) * scale);
     const float base = base_of(top);
     decay[r] = exp2_approx(row[r].top - base);
     float sum = 0;
 #pragma unroll
-    for (int32_t j = 0; j < 16; ++j)
+    for (int32_t j = 0; j < count / 4; ++j)
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
         float& score = scores[4 * j + 2 * r + i];
@@ -54,10 +56,10 @@ __device__ __forceinline__ void weigh_tile(float (&scores)[64], float scale, Row
 }
 
 // Packs weights into fragments of 16 keys each.
-template <class T>
-__device__ __forceinline__ void pack_tile(const float (&scores)[64], uint32_t (&weights)[8][4]) {
+template <class T, int32_t keys>
+__device__ __forceinline__ void pack_tile(const float (&scores)[keys * 8], uint32_t (&weights)[keys][4]) {
 #pragma unroll
-  for (int32_t n = 0; n < 8; ++n)
+  for (int32_t n = 0; n < keys; ++n)
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) weights[n][i] = ActOps<T>::pack(scores[8 * n + 2 * i], scores[8 * n + 2 * i + 1]);
 }
@@ -81,18 +83,60 @@ __device__ __forceinline__ void fetch_queries(const Params& p, const Unit& unit,
   for (int32_t row = group * 64 + thread / kPieces; row < group * 64 + 64; row += 128 / kPieces) {
     const PackedRow at(p, unit, row);
     const int64_t from = (unit.item.row + at.token) * c.q_stride + static_cast<int64_t>(unit.head0 + at.head) * dim + piece * 8;
-    const uint32_t to = queries + static_cast<uint32_t>(piece / 8 * UnitLayout<dim>::half + row * 128 + ((piece ^ row) % 8) * 16);
+    const uint32_t to = queries + static_cast<uint32_t>(piece / 8 * UnitLayout<dim>::query_half + row * 128 + ((piece ^ row) % 8) * 16);
     copy16_or_zero(to, static_cast<const T*>(c.q) + (at.valid ? from : 0), at.valid ? 16 : 0);
   }
   copies_commit();
 }
 
-// Merges a piece's sums into those of the pieces before, if the row sees the piece; first: there are none before. They
-// are in shared memory, each thread's in its own place. If `keep`, the result is written there; otherwise it stays in
-// `out`.
-template <bool keep, int32_t count>
-__device__ __forceinline__ void merge_piece(float (&out)[count], const Part (&piece)[2], Part (&total)[2], const bool (&sees)[2],
-                                            bool first, uint32_t totals) {
+// Totals is where a thread keeps the sums of its two rows over the pieces before: elements 4 i to 4 i + 3 at a time, of which two belong
+// to each row. In shared memory, or of 256 dims in the rows' slots of the workspace.
+template <int32_t dim>
+struct Totals {
+  uint32_t shared;
+  float2* row[2];  // null: the row is not in use
+
+  __device__ __forceinline__ Totals(const Params& p, const Unit& unit, uint32_t memory, int32_t row0, int32_t t) {
+    if constexpr (UnitLayout<dim>::has_totals) {
+      shared = memory + static_cast<uint32_t>(UnitLayout<dim>::totals + static_cast<int32_t>(threadIdx.x) * 16);
+    } else {
+#pragma unroll
+      for (int32_t r = 0; r < 2; ++r) {
+        const PackedRow at(p, unit, row0 + 8 * r);
+        const int64_t place = static_cast<int64_t>(unit.item.place + at.token) * p.args.common.heads + unit.head0 + at.head;
+        row[r] = at.valid ? reinterpret_cast<float2*>(p.values + place * dim) + t : nullptr;
+      }
+    }
+  }
+  __device__ __forceinline__ void load(int32_t i, float (&out)[4]) const {
+    if constexpr (UnitLayout<dim>::has_totals) {
+      const uint4 bits = load_shared16(shared + static_cast<uint32_t>(i * kConsumers * 16));
+      out[0] = __uint_as_float(bits.x), out[1] = __uint_as_float(bits.y), out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
+    } else {
+#pragma unroll
+      for (int32_t r = 0; r < 2; ++r) {
+        const float2 both = row[r] == nullptr ? float2{} : __ldcg(row[r] + 4 * i);
+        out[2 * r] = both.x, out[2 * r + 1] = both.y;
+      }
+    }
+  }
+  __device__ __forceinline__ void store(int32_t i, const float (&x)[4]) const {
+    if constexpr (UnitLayout<dim>::has_totals) {
+      store_shared16(shared + static_cast<uint32_t>(i * kConsumers * 16),
+                     make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])));
+    } else {
+#pragma unroll
+      for (int32_t r = 0; r < 2; ++r)
+        if (row[r] != nullptr) __stcg(row[r] + 4 * i, make_float2(x[2 * r], x[2 * r + 1]));
+    }
+  }
+};
+
+// Merges a piece's sums into those of the pieces before, if the row sees the piece; first: there are none before. If `keep`, the result
+// is written to totals; otherwise it stays in `out`.
+template <bool keep, int32_t dim>
+__device__ __forceinline__ void merge_piece(float (&out)[dim / 2], const Part (&piece)[2], Part (&total)[2], const bool (&sees)[2],
+                                            bool first, const Totals<dim>& totals) {
   float2 shares[2];
 #pragma unroll
   for (int32_t r = 0; r < 2; ++r) {
@@ -100,18 +144,25 @@ __device__ __forceinline__ void merge_piece(float (&out)[count], const Part (&pi
     shares[r] = merge(both, piece[r]);
     if (sees[r]) total[r] = first ? piece[r] : both;
   }
+  // Loaded before the first of them is merged. More would take registers of the products' sums.
+  constexpr int32_t kTogether = UnitLayout<dim>::has_totals ? 1 : 4;
 #pragma unroll
-  for (int32_t i = 0; i < count; i += 4) {
-    const uint32_t at = totals + static_cast<uint32_t>(i / 4 * kConsumers * 16);
-    if (!first) {
-      const uint4 bits = load_shared16(at);
-      const float before[4] = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)};
+  for (int32_t first_of = 0; first_of < dim / 8; first_of += kTogether) {
+    float before[kTogether][4];
 #pragma unroll
-      for (int32_t j = 0; j < 4; ++j) out[i + j] = sees[j / 2] ? merge_values(before[j], out[i + j], shares[j / 2]) : before[j];
+    for (int32_t n = 0; n < kTogether && !first; ++n) totals.load(first_of + n, before[n]);
+#pragma unroll
+    for (int32_t n = 0; n < kTogether; ++n) {
+      float after[4];
+#pragma unroll
+      for (int32_t j = 0; j < 4; ++j) {
+        float& sum = out[4 * (first_of + n) + j];
+        if (!first) sum = sees[j / 2] ? merge_values(before[n][j], sum, shares[j / 2]) : before[n][j];
+        after[j] = sum;
+      }
+      if (keep) totals.store(first_of + n, after);
     }
-    if (keep)
-      store_shared16(at, make_uint4(__float_as_uint(out[i]), __float_as_uint(out[i + 1]), __float_as_uint(out[i + 2]),
-                                    __float_as_uint(out[i + 3])));
+    asm volatile("" ::: "memory");  // keeps later loads here
   }
 }
 

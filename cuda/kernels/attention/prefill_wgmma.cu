@@ -26,7 +26,7 @@ cudaError_t run(const Params& p, const CacheMaps& maps, const Stream& on) {
 
 cudaError_t wgmma_supports(const KvLayout& layout, bool* supported) {
   *supported = false;
-  if (layout.kv != Kv::kAct || (layout.padded_dim != 64 && layout.padded_dim != 128)) return cudaSuccess;
+  if (layout.kv != Kv::kAct || (layout.padded_dim != 64 && layout.padded_dim != 128 && layout.padded_dim != 256)) return cudaSuccess;
   int major = 0, minor = 0;
   cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, &major);
   if (error == cudaSuccess) error = device_attribute(cudaDevAttrComputeCapabilityMinor, &minor);
@@ -42,7 +42,11 @@ cudaError_t launch_wgmma(const Params& p, const Stream& on) {
   if (error != cudaSuccess) return error;
   return with_act(c.layout.act, [&](auto element) {
     typedef decltype(element) T;
-    return c.layout.padded_dim == 64 ? run<T, 64>(p, maps, on) : run<T, 128>(p, maps, on);
+    switch (c.layout.padded_dim) {
+      case 64: return run<T, 64>(p, maps, on);
+      case 128: return run<T, 128>(p, maps, on);
+      default: return run<T, 256>(p, maps, on);
+    }
   });
 }
 

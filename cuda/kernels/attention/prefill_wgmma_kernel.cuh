@@ -1,9 +1,9 @@
-// attention/prefill_wgmma_kernel: prefill attention by wgmma, for caches of two-byte elements and heads of 64 or 128
+// attention/prefill_wgmma_kernel: prefill attention by wgmma, for caches of two-byte elements and heads of 64, 128 or 256
 // dims. Pieces, merges and workspace slots are those of attention/prefill.cu.
 //
 // Unit      A block is persistent and processes one unit after another: up to 128 packed rows, and all pieces of their
 //           keys or one. Two consumer warpgroups have 64 rows each and never exchange values.
-// Keys      are loaded in tiles of 128 absolute positions. One producer warp loads keys and one values, two tiles ahead
+// Keys      are loaded in tiles of 128 absolute positions, 64 of 256 dims. One producer warp loads keys and one values, two tiles ahead
 //           (four for 64 dims), also of the next unit. A piece starts a new softmax. A tile that a row does not see
 //           leaves its sums as they are.
 // Pipeline  The scores of a tile are multiplied together with the weighted values of the tile before it. The warpgroups
@@ -12,7 +12,7 @@
 //               warpgroup 0   [ QK n+1, PV n ][ softmax n+1 ][ QK n+2, PV n+1 ] ...
 //               warpgroup 1   [ softmax n    ][ QK n+1, PV n ][ softmax n+1   ] ...
 // Merge     A row's pieces are merged in ascending order, always two by merge(): here by the thread that has the row,
-//           in its own shared memory; for a split tile by merge_pieces, from the workspace.
+//           in its own shared memory, or of 256 dims in the workspace; for a split tile by merge_pieces, from the workspace.
 #pragma once
 
 #include "kernels/attention/prefill_fetch.cuh"
@@ -34,7 +34,7 @@ template <class T, int32_t dim>
 struct Consumer {
   using Layout = UnitLayout<dim>;
   using StageCursor = PipelineState<Layout::stages>;
-  static constexpr int32_t kSums = dim / 2;
+  static constexpr int32_t kSums = dim / 2, kTileKeys = Layout::tile_keys, kScores = kTileKeys / 2, kSteps = kTileKeys / 16;
 
   const Params& p;
   uint32_t memory;
@@ -51,25 +51,25 @@ struct Consumer {
     return memory + static_cast<uint32_t>(barriers + place.stage * 8);
   }
 
-  __device__ __forceinline__ void multiply_keys(float (&scores)[64]) const {
+  __device__ __forceinline__ void multiply_keys(float (&scores)[kScores]) const {
     const uint64_t q = swizzled_rows(memory + static_cast<uint32_t>(Layout::queries + group * 64 * 128));
     const uint64_t k = swizzled_rows(memory + static_cast<uint32_t>(Layout::keys + keys.stage * Layout::side));
     wgmma_fence();
     score_products<T, false>(scores, q, k);
 #pragma unroll
     for (int32_t i = 1; i < dim / 16; ++i) {
-      constexpr int32_t kHalf = Layout::half / 16;
-      const int32_t step = i / 4 * kHalf + i % 4 * 2;
-      score_products<T, true>(scores, q + static_cast<uint64_t>(step), k + static_cast<uint64_t>(step));
+      const int32_t within = i % 4 * 2, half = i / 4;
+      score_products<T, true>(scores, q + static_cast<uint64_t>(half * (Layout::query_half / 16) + within),
+                              k + static_cast<uint64_t>(half * (Layout::half / 16) + within));
     }
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void multiply_values(float (&out)[kSums], const uint32_t (&weights)[8][4]) const {
+  __device__ __forceinline__ void multiply_values(float (&out)[kSums], const uint32_t (&weights)[kSteps][4]) const {
     const uint64_t v = summed_rows(memory + static_cast<uint32_t>(Layout::values + values.stage * Layout::side), Layout::half);
     wgmma_fence();
 #pragma unroll
-    for (int32_t i = 0; i < 8; ++i) value_products<T>(out, weights[i], v + static_cast<uint64_t>(i * 16 * 128 / 16));
+    for (int32_t i = 0; i < kSteps; ++i) value_products<T>(out, weights[i], v + static_cast<uint64_t>(i * 16 * 128 / 16));
     wgmma_commit();
   }
 
@@ -83,7 +83,7 @@ struct Consumer {
 
   __device__ __forceinline__ void fresh(State& s) const { s.softmax[0] = s.softmax[1] = RowSoftmax{-INFINITY, 0.0f}; }
 
-  __device__ __forceinline__ void weigh(State& s, float (&scores)[64], int32_t key) const {
+  __device__ __forceinline__ void weigh(State& s, float (&scores)[kScores], int32_t key) const {
     if (p.cap_scale != 0) {
 #pragma unroll
       for (float& score : scores) score = capped(score, p.cap_scale);
@@ -106,8 +106,8 @@ struct Consumer {
   // Multiplies the scores of the tile at `next` together with the values of the tile before it, whose weights are
   // ready, and computes the softmax. border: `next` begins a new piece.
   template <bool border>
-  __device__ __forceinline__ void step(State& s, float (&scores)[64], uint32_t (&weights)[8][4], float (&out)[kSums], int32_t next,
-                                       int32_t piece, bool first) {
+  __device__ __forceinline__ void step(State& s, float (&scores)[kScores], uint32_t (&weights)[kSteps][4], float (&out)[kSums], int32_t next,
+                                       int32_t piece, const Unit& unit) {
     decay_rows(out, s.decay);
     barrier_wait(at(Layout::keys_full, keys), keys.phase);
     await_order();
@@ -135,20 +135,21 @@ struct Consumer {
     values.next();
     pack_tile<T>(scores, weights);
     if constexpr (border) {
-      merge_piece<true>(out, parts, s.total, sees, first, totals());
+      merge_piece<true, dim>(out, parts, s.total, sees, piece == unit.first_piece(), totals(unit));
 #pragma unroll
       for (int32_t i = 0; i < kSums; ++i) out[i] = 0;
     }
   }
 
-  __device__ __forceinline__ uint32_t totals() const {
-    return memory + static_cast<uint32_t>(Layout::totals + static_cast<int32_t>(threadIdx.x) * 16);
+  __device__ __forceinline__ int32_t first_row() const { return group * 64 + static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16; }  // of the warp
+  __device__ __forceinline__ Totals<dim> totals(const Unit& unit) const {
+    return Totals<dim>(p, unit, memory, first_row() + lane / 4, lane % 4);
   }
 
   __device__ __forceinline__ void run() {
-    float scores[64], out[kSums];
-    uint32_t weights[8][4];
-    const int32_t row0 = group * 64 + static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16;  // of the warp
+    float scores[kScores], out[kSums];
+    uint32_t weights[kSteps][4];
+    const int32_t row0 = first_row();
     UnitSchedule schedule(p);
     if (group == 1) named_arrive(kOrderBarrier, kConsumers);
     if (schedule.there()) fetch_queries<T, dim>(p, Unit(p, schedule.unit()), memory + Layout::queries, group);
@@ -166,7 +167,7 @@ struct Consumer {
 #pragma unroll
       for (int32_t i = 0; i < kSums; ++i) out[i] = 0;
       const int32_t last = unit.last_key();
-      int32_t piece = unit.first_piece(), key = unit.first_key();
+      int32_t piece = unit.first_piece(), key = unit.first_key(kTileKeys);
       copies_wait<0>();
       shared_fence();
       named_barrier(kGroupBarrier + group, 128);  // the warpgroup's queries have arrived
@@ -184,10 +185,10 @@ struct Consumer {
       for (;;) {  // pieces
         const int32_t end = min(prefill_piece_begin(piece + 1), last + 1);
 #pragma unroll 1
-        for (; key + kTileKeys < end; key += kTileKeys) step<false>(s, scores, weights, out, key + kTileKeys, piece, false);
+        for (; key + kTileKeys < end; key += kTileKeys) step<false>(s, scores, weights, out, key + kTileKeys, piece, unit);
         if (key + kTileKeys > last) break;
         key += kTileKeys;
-        step<true>(s, scores, weights, out, key, piece, piece == unit.first_piece());
+        step<true>(s, scores, weights, out, key, piece, unit);
         ++piece;
       }
       decay_rows(out, s.decay);
@@ -202,7 +203,7 @@ struct Consumer {
       Part parts[2];
       bool sees[2];
       end_piece(s, piece, parts, sees);
-      merge_piece<false>(out, parts, s.total, sees, piece == unit.first_piece(), totals());
+      merge_piece<false, dim>(out, parts, s.total, sees, piece == unit.first_piece(), totals(unit));
       if (!unit.alone()) sees[0] = sees[1] = true;  // some piece
       store_result_rows<dim>(p, unit, row0 + lane / 4, lane % 4, out, s.total, sees);
     }
