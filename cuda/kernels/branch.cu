@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(cons
   __shared__ float scratch[32];
   const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x, rest = threadIdx.x + kKept * threads;
   const auto read = [&](const float* row, int32_t i) { return row == nullptr ? float4{} : load_group<whole>(row, i, a.dim); };
-  const auto weight = [&](const float* row, int32_t i) { return row == nullptr ? float4{1, 1, 1, 1} : load_group<whole>(row, i, a.dim); };
+  const auto weight = [&](const float* row, int32_t i) {
+    return row == nullptr ? float4{1, 1, 1, 1} : load_group<whole>(row, i, a.dim);
+  };
   KeptGroups<kKept> x, branch{}, norm{}, out_norm;
   if (a.norm != nullptr) norm.template load<whole>(a.norm, a.dim);
 #pragma unroll

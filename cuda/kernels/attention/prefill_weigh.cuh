@@ -111,7 +111,8 @@ struct Totals {
   __device__ __forceinline__ void load(int32_t i, float (&out)[4]) const {
     if constexpr (UnitLayout<dim>::has_totals) {
       const uint4 bits = load_shared16(shared + static_cast<uint32_t>(i * kConsumers * 16));
-      out[0] = __uint_as_float(bits.x), out[1] = __uint_as_float(bits.y), out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
+      out[0] = __uint_as_float(bits.x), out[1] = __uint_as_float(bits.y);
+      out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
     } else {
 #pragma unroll
       for (int32_t r = 0; r < 2; ++r) {

@@ -106,8 +106,8 @@ struct Consumer {
   // Multiplies the scores of the tile at `next` together with the values of the tile before it, whose weights are
   // ready, and computes the softmax. border: `next` begins a new piece.
   template <bool border>
-  __device__ __forceinline__ void step(State& s, float (&scores)[kScores], uint32_t (&weights)[kSteps][4], float (&out)[kSums], int32_t next,
-                                       int32_t piece, const Unit& unit) {
+  __device__ __forceinline__ void step(State& s, float (&scores)[kScores], uint32_t (&weights)[kSteps][4], float (&out)[kSums],
+                                       int32_t next, int32_t piece, const Unit& unit) {
     decay_rows(out, s.decay);
     barrier_wait(at(Layout::keys_full, keys), keys.phase);
     await_order();
@@ -141,7 +141,8 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ int32_t first_row() const { return group * 64 + static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16; }  // of the warp
+  // Returns the first of the warp's rows.
+  __device__ __forceinline__ int32_t first_row() const { return group * 64 + static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16; }
   __device__ __forceinline__ Totals<dim> totals(const Unit& unit) const {
     return Totals<dim>(p, unit, memory, first_row() + lane / 4, lane % 4);
   }
