@@ -143,7 +143,7 @@ func TestEmulatedBranchesEndAsInFloat64(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
 		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
-		"-x", "c++", "kernels/branch.cu", "tests/branch_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+		"-x", "c++", "kernels/branch.cu", "kernels/norm.cu", "tests/branch_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
 	out, err := exec.Command(program).CombinedOutput()
 	require.NoError(t, err, string(out))
 }

@@ -221,7 +221,8 @@ void rows_kernels(int32_t rows) {
        }), 6.0 * rows * kHidden, 0);
   float* const branch = device<float>(static_cast<size_t>(rows) * kHidden);
   line("branch end with norms", rows, kHidden, time_of([&](int, const Stream& on) {
-         return launch_end_branch({x, branch, kHidden, kHidden, weight, nullptr, 1e-5f, 1, rows, kHidden, out, weight, kHidden, Act::kBF16}, on);
+         EndBranchArgs args{x, branch, kHidden, kHidden, weight, nullptr, 1e-5f, 1, rows, kHidden, out, weight, kHidden, Act::kBF16};
+         return launch_end_branch(args, on);
        }), 14.0 * rows * kHidden, 0);
   line("finish qkv", rows, 6144, time_of([&](int i, const Stream& on) {
          const AttentionArgs layer = s.layer(i);

@@ -110,7 +110,8 @@ TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
 // around both, for several numbers of query heads per kv head.
 TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
   const Shape shapes[] = {{1, 1, 128, 16}, {2, 2, 64, 32},   {8, 2, 128, 32}, {7, 1, 128, 16},
-                          {8, 1, 64, 16},  {17, 1, 128, 16}, {4, 1, 100, 32}, {3, 1, 63, 16}, {9, 3, 64, 16}, {8, 1, 512, 16}};
+                          {8, 1, 64, 16},  {17, 1, 128, 16}, {4, 1, 100, 32}, {3, 1, 63, 16}, {9, 3, 64, 16}, {8, 1, 512, 16},
+                          {8, 2, 256, 32}, {3, 1, 200, 16}};
   const std::pair<int32_t, int32_t> works[] = {{0, 1},   {0, 127},   {0, 128},   {0, 129},  {0, 300},  {63, 2},   {64, 1},
                                                {100, 29}, {127, 1},   {127, 130}, {128, 1},  {129, 33}, {255, 66}, {256, 16}};
   int turn = 0;
@@ -144,7 +145,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
 }
 
 // As in decode attention: values as large as an f16 cache stores them, over tiles of keys, a border between pieces, and
-// pieces merged in the block or from the workspace. Heads of 64 and 128 dims use wgmma if the device has it, others
+// pieces merged in the block or from the workspace. Heads of 64, 128 and 256 dims use wgmma if the device has it, others
 // mma.
 TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
   for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}, Shape{2, 1, 512, 16}})
@@ -167,7 +168,7 @@ TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
 
 // The same work on as many SMs as there are blocks of work, and on fewer, which then process several.
 TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
-  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}, Shape{8, 1, 512, 16}}) {
+  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}, Shape{8, 2, 256, 16}, Shape{8, 1, 512, 16}}) {
     const int32_t lengths[] = {700, 65, 1, 1300};
     const Cache cache(Act::kBF16, shape, {700, 65, 1, 1300}, 77);
     std::vector<Row> rows;
@@ -184,6 +185,36 @@ TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
         const std::vector<uint16_t> got = attend(cache, rows, tiles, {0, 1, split, sm_count});
         EXPECT_TRUE(same_bits(got.data(), one.data(), one.size())) << sm_count << " processors, dim " << shape.dim;
       }
+  }
+}
+
+// Tiles that no row's window reaches are skipped, and the first one that is read lies within a piece of keys.
+TEST(PrefillAttention, SeesAWindowOverSeveralTiles) {
+  for (const Shape& shape : {Shape{4, 1, 64, 16}, Shape{8, 2, 128, 16}, Shape{8, 2, 256, 16}, Shape{2, 1, 512, 32}})
+    for (const int32_t window : {65, 128, 500, 1100}) {
+      const int32_t length = 1500;
+      Cache cache(Act::kF16, shape, {length}, static_cast<uint64_t>(window));
+      cache.window = window;
+      const std::vector<Row> rows = rows_at(0, 0, length);
+      std::vector<PrefillTile> tiles;
+      cut(shape, 0, length, &tiles);
+      const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kByWork, 132});
+      expect_near(cache, rows, whole, {0, 63, 64, 65, 127, 129, 640, 1023, 1024, 1099, 1100, 1101, 1499}, 1, "whole");
+      std::vector<PrefillTile> last;
+      cut(shape, 0, 300, &last);
+      const std::vector<uint16_t> part = attend(cache, rows_at(0, 1200, 300), last, {0, 1, PrefillSplit::kAlways, 132});
+      EXPECT_TRUE(same_bits(part.data(), whole.data() + 1200 * shape.heads * shape.dim, part.size())) << "dim " << shape.dim << " window " << window;
+    }
+}
+
+// A stage of shared memory that is released too early gives wrong rows once in several hundred launches. Keys in L2 arrive soonest.
+TEST(PrefillAttention, GivesTheSameBitsLaunchAfterLaunch) {
+  for (const Shape& shape : {Shape{8, 2, 64, 16}, Shape{8, 2, 128, 16}, Shape{8, 2, 256, 16}, Shape{8, 2, 256, 32}}) {
+    const int32_t length = 2100;
+    const Cache cache(Act::kF16, shape, {length}, 91);
+    std::vector<PrefillTile> tiles;
+    cut(shape, 0, length, &tiles);
+    (void)attend(cache, rows_at(0, 0, length), tiles, {0, 2000, PrefillSplit::kByWork, 132});
   }
 }
 

@@ -133,14 +133,16 @@ struct Problem {
       const dim3 grid(static_cast<unsigned>(std::min(p.args.item_count * p.columns(), sm_count)));
       (void)emulated::run_grid(grid, dim3(kBlockThreads), [&] {
         if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64>(p, maps);
-        else prefill_attention_wgmma<T, 128>(p, maps);
+        else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128>(p, maps);
+        else prefill_attention_wgmma<T, 256>(p, maps);
       });
       for (const NamedBarrier& barrier : named_barriers) EXPECT_EQ(barrier.here, 0) << "an arrival that nobody waited for";
       const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((width / 4 + kMergeThreads - 1) / kMergeThreads));
       if (p.args.merge_count > 0)
         (void)emulated::run_grid(merges, dim3(kMergeThreads), [&] {
           if (layout.padded_dim == 64) merge_pieces<64>(p);
-          else merge_pieces<128>(p);
+          else if (layout.padded_dim == 128) merge_pieces<128>(p);
+          else merge_pieces<256>(p);
         });
       p.args.items += p.args.item_count;
       p.args.merges += p.args.merge_count;
@@ -191,12 +193,16 @@ TEST(EmulatedAttention, IsFloat64sAndDoesNotSeeHowItIsDivided) {
   expect_same<__half>({16, 2, 128, 32}, 127, 17);
   expect_same<__nv_bfloat16>({17, 1, 63, 16}, 250, 9);
   expect_same<__half>({1, 1, 100, 16}, 256, 129);
+  expect_same<__half>({4, 2, 256, 16}, 60, 40);
+  expect_same<__nv_bfloat16>({3, 1, 255, 32}, 190, 7);
 }
 
 TEST(EmulatedAttention, IsTheSameAcrossCutsOfKeys) {
   expect_same<__nv_bfloat16>({4, 1, 64, 16}, 1010, 30);
   expect_same<__half>({4, 1, 64, 32}, 2040, 20);
   expect_same<__nv_bfloat16>({8, 1, 128, 16}, 1023, 2);
+  expect_same<__half>({2, 1, 256, 16}, 1020, 12);
+  expect_same<__nv_bfloat16>({3, 1, 256, 32}, 2046, 4);
 }
 
 TEST(EmulatedAttention, SeesWhatAWindowAndACapLeave) {
@@ -206,6 +212,8 @@ TEST(EmulatedAttention, SeesWhatAWindowAndACapLeave) {
   expect_same<__nv_bfloat16>({16, 2, 64, 16, 300, 5.0f}, 1200, 30);
   expect_same<__half>({1, 1, 64, 16, 0, 2.0f}, 5, 150);
   expect_same<__nv_bfloat16>({4, 1, 64, 16, 20}, 2030, 50);
+  expect_same<__half>({2, 1, 256, 16, 70}, 100, 60);
+  expect_same<__nv_bfloat16>({2, 1, 256, 16, 1030}, 1040, 20);
 }
 
 }  // namespace

@@ -74,12 +74,12 @@ inline void product(std::function<void()> work) {
   else mine.back().push_back(std::move(work));
 }
 
-template <class T, bool add>
-void score_products(float (&d)[64], uint64_t q, uint64_t k) {
+template <class T, bool add, int32_t count>
+void score_products(float (&d)[count], uint64_t q, uint64_t k) {
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4, lane = static_cast<int32_t>(threadIdx.x) % 32;
   float* const to = d;
   product([=] {
-    for (int32_t i = 0; i < 64; ++i) {
+    for (int32_t i = 0; i < count; ++i) {
       const int32_t row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       double sum = add ? static_cast<double>(to[i]) : 0;
       for (int32_t j = 0; j < 16; ++j) sum += term_of<T>(row_operand(q, row, j)) * term_of<T>(row_operand(k, column, j));
