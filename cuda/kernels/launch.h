@@ -14,6 +14,9 @@
 //      these. All others have ended: that kernel let others begin only after each of its blocks had waited, for which
 //      everything before it had to end, and by 1 no kernel ends before it has waited.
 //
+// What kernels wrote in the same step and is read before the wait is read with __ldcg: that they have ended does not make their writes
+// visible through this SM's first level cache.
+//
 // grid_wait() returns when the predecessor, and so every kernel before it, has ended and its writes are visible. By 4 a
 // kernel may read constants (weights), and what kernels wrote long before (a step's input, block tables, slot
 // parameters), before the wait. By 2 nothing is overwritten that a running kernel reads. A copy or a fill just before a

@@ -220,8 +220,8 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
 #pragma unroll
   for (int k = 0; k < count; ++k) {
     const int32_t p = pair_of(lane, k);
-    rope_table.x[k] = p < half ? a.rope_table[place.row * a.rope_dims + p] : 0.0f;
-    rope_table.y[k] = p < half ? a.rope_table[place.row * a.rope_dims + half + p] : 0.0f;
+    rope_table.x[k] = p < half ? __ldcg(a.rope_table + place.row * a.rope_dims + p) : 0.0f;
+    rope_table.y[k] = p < half ? __ldcg(a.rope_table + place.row * a.rope_dims + half + p) : 0.0f;
   }
   prefetch_norms(a, lane);
   grid_wait();

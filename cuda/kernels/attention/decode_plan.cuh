@@ -41,13 +41,14 @@ struct Plan {
   const Params& p;
   Division& d;
 
-  // Reads the plan, which the step's first kernels have written. All threads must call it.
+  // Reads the plan, which the step's first kernels have written, before the wait: from L2, where their writes are. All threads must call
+  // it.
   __device__ __forceinline__ void read() const {
     const DecodeAttentionArgs& a = p.args;
-    const int32_t span = threadIdx.x == 0 ? *a.plan.span : 0;
+    const int32_t span = threadIdx.x == 0 ? __ldcg(a.plan.span) : 0;
     bool longer = false, as_long = false;
     for (int32_t i = threadIdx.x; i < a.count; i += kThreads) {
-      const int32_t begin = a.plan.first[i], end = a.plan.first[i + 1];
+      const int32_t begin = __ldcg(a.plan.first + i), end = __ldcg(a.plan.first + i + 1);
       d.rows[i] = make_int2(a.common.rows.position[i], a.common.rows.table[i]);
       d.first[i] = begin;
       if (i == a.count - 1) d.first[a.count] = end;

@@ -92,7 +92,9 @@ __device__ __forceinline__ RowTop row_top(const SampleKernelArgs& k, int32_t job
   for (int i = 0; i < kMostPieces / 32; ++i) {
     const int32_t piece = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
     if (piece >= k.pieces) continue;
-    const PieceTop top = k.space.tops[static_cast<int64_t>(job) * kMostPieces + piece];
+    // The kernel before last has written it, and there has been no wait since: from L2, where its writes are.
+    const float4 words = __ldcg(reinterpret_cast<const float4*>(k.space.tops + static_cast<int64_t>(job) * kMostPieces + piece));
+    const PieceTop top{words.x, words.y, words.z, words.w};
     nan = nan || isnan(top.raw);
     raw = max(raw, ascending(isnan(top.raw) ? 0.0f : top.raw));
     processed = max(processed, ascending(top.processed));
