@@ -11,7 +11,7 @@ of which it makes files of random weights.
 
 A prompt is one sequence. Decoding follows the first of --prompts in Millrace and in llama-batched-bench, and an empty cache in llama-bench,
 which measures batch 1. llama.cpp runs with flash attention and, on a GPU, with all layers there. --save writes every figure of every round
-and the versions of both programs.
+and the versions of the programs.
 
 Exit code 1: a program failed; its last lines are printed.
 """
@@ -36,8 +36,7 @@ def main():
         results.append({"file": str(file), "rounds": rounds})
         print_rows(args, results)
     if args.save:
-        versions = {"Millrace": output([args.millrace_bench, "--version"]).strip(), "llama.cpp": output([args.llama_bench, "--version"], True).strip()}
-        pathlib.Path(args.save).write_text(json.dumps({"versions": versions, "results": results}, indent=1) + "\n")
+        pathlib.Path(args.save).write_text(json.dumps(results, indent=1) + "\n")
 
 
 def arguments():
@@ -58,8 +57,8 @@ def arguments():
     for file in args.files:
         if not file.is_file():
             parser.error(f"{file}: no such file")
-    if args.rounds < 1 or args.tokens < 1:
-        parser.error("--rounds and --tokens must be at least 1")
+    if args.rounds < 1 or args.tokens < 2:
+        parser.error("--rounds must be at least 1 and --tokens at least 2")
     return args
 
 
@@ -70,22 +69,22 @@ def numbers(text):
     return values
 
 
-def output(command, stderr=False):
+def output(command):
     """The command's output. It ends this program if the command fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         sys.exit(f"{' '.join(map(str, command))} failed with code {done.returncode}:\n{tail}")
-    return done.stdout + (done.stderr if stderr else "")
+    return done.stdout
 
 
 def millrace(args, file):
-    """Tokens a second by "prompt N" and "decode N"."""
-    figures = {}
+    """Tokens a second by "prompt N" and "decode N", and the version of the program."""
+    figures = {"version": output([args.millrace_bench, "--version"]).strip()}
     for index, prompt in enumerate(args.prompts):
         batch = args.batch if index == 0 else [1]
         command = [args.millrace_bench, "engine", "--json", "--model", file, "--device", args.device, "--prompt", prompt, "--repeat", 3,
-                   "--batch", ",".join(map(str, sorted({1, *batch}))), "--tokens", args.tokens if index == 0 else 1]
+                   "--batch", ",".join(map(str, sorted({1, *batch}))), "--tokens", args.tokens if index == 0 else 2]
         if args.device == "gpu":
             command += ["--engine-path", args.engine_path]
         elif args.threads:
@@ -106,6 +105,7 @@ def llamacpp(args, file):
         common += ["-t", args.threads]
     command = [args.llama_bench, *common, "-p", ",".join(map(str, args.prompts)), "-n", args.tokens, "-r", 3, "-fa", 1, "-o", "json"]
     for line in json.loads(output(command)):
+        figures["version"] = line["build_commit"]
         if line["n_gen"] == 0:
             figures[f"prompt {line['n_prompt']}"] = line["avg_ts"]
         elif 1 in args.batch:
@@ -113,12 +113,17 @@ def llamacpp(args, file):
     together = [batch for batch in args.batch if batch > 1]
     if together:
         prompt = args.prompts[0]
-        command = [args.llama_batched_bench, *common, "-npp", prompt, "-ntg", args.tokens, "-npl", ",".join(map(str, together)), "-fa", "on",
-                   "-c", max(together) * (prompt + args.tokens), "-b", 2048, "-ub", 512, "--output-format", "jsonl"]
-        for line in output(command).splitlines():
-            if line.startswith("{"):
-                row = json.loads(line)
-                figures[f"decode {row['pl']}"] = row["speed_tg"]
+        command = [args.llama_batched_bench, *common, "-npp", prompt, "-ntg", args.tokens, "-npl", ",".join(map(str, together)),
+                   "-fa", "on", "-c", max(together) * (prompt + args.tokens), "-b", 2048, "-ub", 512, "--output-format", "jsonl"]
+        rows = []
+        for _ in range(5):  # its log is written by a thread that sometimes does not end before the program, and then lines are missing
+            rows = [json.loads(line) for line in output(command).splitlines() if line.startswith("{")]
+            if len(rows) == len(together):
+                break
+        else:
+            sys.exit(f"{args.llama_batched_bench} printed {len(rows)} of {len(together)} rows: {' '.join(map(str, command))}")
+        for row in rows:
+            figures[f"decode {row['pl']}"] = row["speed_tg"]
     return figures
 
 
@@ -130,8 +135,9 @@ def print_rows(args, results):
     result = results[-1]
     for program in ("Millrace", "llama.cpp"):
         name = pathlib.Path(result["file"]).stem if program == "Millrace" else ""
-        cells = [round(statistics.median(one[program][column] for one in result["rounds"]), 1) for column in columns]
-        print(f"| {name} | {program} | " + " | ".join(f"{cell:,.0f}".replace(",", " ") if cell >= 100 else str(cell) for cell in cells) + " |", flush=True)
+        cells = [statistics.median(one[program][column] for one in result["rounds"]) for column in columns]
+        texts = [f"{cell:,.0f}".replace(",", " ") if cell >= 100 else f"{cell:.1f}" for cell in cells]
+        print(f"| {name} | {program} | {' | '.join(texts)} |", flush=True)
 
 
 main()
