@@ -70,26 +70,25 @@ class Rank {
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
   void feed_forward(const Span& span, int32_t layer, const Stream& on);
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
-  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
-             const Stream& on);
+  Act mlp_act(const Layer& l) const;
+  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out, int64_t first,
+             int32_t width, const Stream& on);
   void add_layer_input(const StepShape& shape, int32_t layer, const Stream& on);
   // Multiplies x with m and adds the product to the residual stream, or if `ends`, leaves it in space().branch.
-  void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, float x_scale, bool ends,
+  void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, const InputType& type, bool ends,
                    const Stream& on);
   // Adds space().branch, normed if norm is not null, to the residual stream, which is then multiplied by `then` if that is not null.
   void end_branch(const StepShape& shape, const float* norm, const float* then, const Stream& on);
-  // Into space().norm: the residual stream normed, or as it is if weight is null.
-  void norm(const float* weight, const Span& span, const Stream& on);
-  // Queues one GEMM of rows [span.first, + count) of x with the weights of `count` targets, which share an epilogue; out of each
-  // target is its row 0. normed_gemm multiplies the residual stream, normed with `weight`. A rank writes its part of the columns
-  // to where the part begins.
-  void gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count, const GemmTarget* targets,
-            const Stream& on);
-  void normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+  // Into space().norm: the residual stream normed, or as it is if weight is null. normed_type: how it is stored.
+  void norm(const InputType& type, const float* weight, const Span& span, const Stream& on);
+  InputType normed_type(Act act, const float* weight) const;
+  // Queues one GEMM of rows [span.first, + count) of the residual stream, normed with `weight`, with the weights of `count` targets,
+  // which share an epilogue; out of each target is its row 0. A rank writes its part of the columns to where the part begins.
+  void normed_gemm(const Span& span, Act act, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                    const Stream& on);
   void normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on);
   bool try_heads_epilogue(const StepShape& shape, int32_t layer, const Stream& on);
-  GemmArgs gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
+  GemmArgs gemm_args(const Span& span, const InputType& type, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
                      const GemmTarget* targets) const;
 
   const std::shared_ptr<const Model> model_;

@@ -22,7 +22,8 @@ bool Rank::try_heads_epilogue(const StepShape& shape, int32_t index, const Strea
   const GemmTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride},
                                  {l.k, l.k_bias, kv_.data() + cache.keys, 0},
                                  {l.v, l.v_bias, kv_.data() + cache.values, 0}};
-  GemmArgs args = gemm_args(all, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
+  const InputType type = normed_type(activations_.act_of({&l.q, &l.k, &l.v}), l.attn_norm);
+  GemmArgs args = gemm_args(all, type, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
   args.heads = {rows_from(shape, 0), space_.rope_tables[static_cast<size_t>(m.rope)], rope.dims, rope.style, sizes_.layout(index)};
   if (!gemm_fuses_heads(args)) return false;
   normed_gemm(args, all, l.attn_norm, on);
@@ -38,7 +39,8 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
                                {l.k, nullptr, keys, sizes_.qkv_stride},
                                {l.v, nullptr, keys + key_width(m), sizes_.qkv_stride}};
     const int32_t count = m.kv_layer != 0 ? 1 : (m.flags & MR_MIX_VALUE_IS_KEY) != 0 ? 2 : 3;
-    for (const Span& span : spans(shape)) normed_gemm(span, l.attn_norm, Epilogue::kStoreF32, count, qkv, on);
+    const Act act = activations_.act_of({&l.q, &l.k, &l.v});
+    for (const Span& span : spans(shape)) normed_gemm(span, act, l.attn_norm, Epilogue::kStoreF32, count, qkv, on);
     finish_qkv(shape, index, on);
   }
   attention(shape, index, on);
@@ -112,7 +114,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   args.window = m.window;
   args.q_stride = sizes_.q_stride;
   args.out_stride = out.stride;
-  args.out_act = activations_.act;
+  args.out_act = activations_.attended(activations_.act_of({&shard_.layer(index).o})).act;
   args.keys = kv_.data() + cache.keys;
   args.values = kv_.data() + cache.values;
   void* const part = static_cast<uint8_t*>(out.base) + shard_.queries().first * static_cast<int64_t>(kActBytes);

@@ -72,7 +72,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> out;
   for (const TypeName& t : kTypeNames) {
-    for (const Act act : {Act::kF16, Act::kBF16}) {
+    for (const Act act : acts_of(t.type)) {
       for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill}) out.push_back({t.type, act, kind});
     }
   }
@@ -421,6 +421,16 @@ TEST(GemmRefusals, NameWhatIsWrongBeforeAnythingRuns) {
   a.norm = {};
   a.epilogue = Epilogue::kSwiGLU;
   EXPECT_EQ(launch_gemm(a, Stream{}), cudaErrorInvalidValue);
+  a.epilogue = Epilogue::kStoreF32;
+  a.targets[0].weight.type = kQ8_0;
+  for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill}) {
+    a.kind = kind;
+    a.act = Act::kBF16;
+    EXPECT_EQ(launch_gemm(a, Stream{}), cudaErrorInvalidValue) << "quantised weights multiply f16 alone";
+    a.act = Act::kF16;
+    EXPECT_EQ(launch_gemm(a, Stream{}), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
 }
 
 TEST(Comparator, RefusesNaN) {

@@ -185,6 +185,7 @@ bool valid(const GemmArgs& args) {
   for (int32_t i = 0; i < args.count; ++i) {
     const PackedWeight& w = args.targets[i].weight;
     if (!weight_supported(w.type, w.rows, w.cols) || w.data == nullptr || w.cols != args.targets[0].weight.cols) return false;
+    if (args.act != Act::kF16 && quantised(w.type)) return false;
   }
   if (args.norm.weight != nullptr) {
     const uintptr_t either = reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);

@@ -80,6 +80,7 @@ struct GemmNorm {
   const float* x = nullptr;       // (cols), 16-byte aligned; must not overlap an out
   const float* weight = nullptr;  // (cols), 16-byte aligned; null: x is GemmArgs::x
   float eps = 0;
+  float scale = 1;  // a power of two that multiplies the norm
 };
 
 // GemmHeads controls the epilogue kHeads, which has the bits of launch_finish_qkv (qkv.h). Queries and keys are
@@ -103,7 +104,7 @@ struct GemmArgs {
   GemmClass kind = GemmClass::kDecode;
   const void* x = nullptr;  // (tokens, cols) of type act, 16-byte aligned; must not overlap an out
   int64_t x_stride = 0;     // elements, a multiple of 8
-  Act act = Act::kF16;
+  Act act = Act::kF16;      // kBF16 only beside weights of a float type
   int32_t tokens = 0;
   GemmNorm norm;  // set only if gemm_fuses_norm
   GemmHeads heads;  // set for kHeads, which requires gemm_fuses_heads

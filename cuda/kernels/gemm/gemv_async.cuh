@@ -57,7 +57,7 @@ struct GemvAsyncBlock : GemvAsyncMma<T, A, S> {
     __syncthreads();
     sum = scratch[0];
     for (int32_t w = 1; w < warps; ++w) sum += scratch[w];
-    const float factor = norm_factor(sum, p.cols, p.norm.eps);
+    const float factor = norm_factor(sum, p.cols, p.norm.eps) * p.norm.scale;
     uint2* const row = reinterpret_cast<uint2*>(normed);
 #pragma unroll
     for (int32_t k = 0; k < kNormKept; ++k) {
@@ -189,6 +189,14 @@ GemvKernel gemv_kernel_for(GemvForm form) {
       break;
   }
   return {};
+}
+
+// Quantised weights multiply f16 activations alone.
+template <int32_t T>
+GemvKernel gemv_kernel_of(Act act, GemvForm form) {
+  if (act == Act::kF16) return gemv_kernel_for<T, __half>(form);
+  if constexpr (Format<T>::is_float) return gemv_kernel_for<T, __nv_bfloat16>(form);
+  else return {};
 }
 
 }  // namespace mr::cuda

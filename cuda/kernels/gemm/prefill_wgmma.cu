@@ -53,15 +53,14 @@ struct Unpacking {
 };
 constexpr Unpacking kNumbers{700, 0, 60'000}, kQuantised{2'400, 900, 90'000};
 
-bool quantised(int32_t type) { return kWeightFormats[type].block > 1; }
-
+// type: an index of kWeightFormats.
 int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_t blocks) {
   const auto [rows, tokens] = kPrefillFormList[shape.form];
   const WeightFormat& format = kWeightFormats[type];
   const int64_t weight_bytes = int64_t{format.group_bytes()} / format.units * (rows / kPanelRows);
   const int64_t token_bytes = int64_t{tokens} * kUnitCols * 2;
   const int64_t asked = weight_bytes / shape.cluster.tokens + token_bytes / shape.cluster.rows;
-  const Unpacking& unpacking = quantised(type) ? kQuantised : kNumbers;
+  const Unpacking& unpacking = quantised(kWeightFormats[type].type) ? kQuantised : kNumbers;
   const int64_t slowest = std::max({kMultiply * rows * tokens, kReceive * (weight_bytes + token_bytes), kShare * blocks * asked / 1000,
                                     unpacking.row * rows + unpacking.token * tokens});
   return units * (slowest + unpacking.turn) + kTile;
@@ -94,7 +93,7 @@ bool concurrent(const WgmmaParams& p, int64_t clusters) {
 int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, WgmmaParams& p) {
   const int64_t clusters = on_device.clusters[shape.cluster.blocks()];
   constexpr int32_t kSmall = 32;  // tokens
-  const bool again = quantised(type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
+  const bool again = quantised(kWeightFormats[type].type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
   if (clusters == 0 || again) return INT64_MAX;
   lay_out(shape, p);
   const int64_t items = int64_t{p.row_clusters} * p.token_tiles, whole = whole_items(shape, p, clusters), more = p.partitions - 1;
@@ -232,6 +231,7 @@ cudaError_t prepare_prefill_wgmma(int32_t device, int32_t sms) {
     for (int32_t a = 0; a < 2; ++a) {
       for (int32_t form = 0; form < kPrefillForms; ++form) {
         WgmmaKernel& k = out.kernels[t][a][form] = find_kernel(t, static_cast<Act>(a), form);
+        if (k.function == nullptr) continue;
         error = cudaFuncSetAttribute(k.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
         if (error != cudaSuccess) return error;
       }

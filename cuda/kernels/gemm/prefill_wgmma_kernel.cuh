@@ -191,4 +191,12 @@ WgmmaKernel prefill_wgmma_kernel_for(int32_t form) {
   else return {};
 }
 
+// Quantised weights multiply f16 activations alone.
+template <int32_t T>
+WgmmaKernel prefill_wgmma_kernel_for_act(Act act, int32_t form) {
+  if (act == Act::kF16) return prefill_wgmma_kernel_for<T, __half>(form);
+  if constexpr (Format<T>::is_float) return prefill_wgmma_kernel_for<T, __nv_bfloat16>(form);
+  else return {};
+}
+
 }  // namespace mr::cuda
