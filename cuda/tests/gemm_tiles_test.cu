@@ -202,7 +202,8 @@ std::string type_name(const testing::TestParamInfo<int32_t>& info) {
 // no columns, one group or several.
 using M128Tiles = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, M128Tiles,
-                         testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ3_K, kIQ2_XS), type_name);
+                         testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ2_K, kQ3_K, kIQ2_XS),
+                         type_name);
 
 TEST_P(M128Tiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, Epilogue::kStoreF32},

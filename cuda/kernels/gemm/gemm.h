@@ -39,10 +39,10 @@
 //   ((out + (A_0 + bias)) + A_1) + ..., in f32 and in that order. Stream-K (Osama et al., 2023) also shares tiles
 //   between blocks along K, but lets the number of blocks set the cuts; here the cuts depend on the columns alone.
 //
-// Arithmetic: x is used as it is (f16 or bf16) and sums are f32. In kDecode the products of F16, BF16 and quantised
-// weights are exact, scales and mins multiply the f32 sum of their block (of 256 inputs if the type folds, see
-// folded.cuh), and F32 weights become two bf16 terms (relative error 2^-16). In kPrefill weights are rounded once to
-// the activation type.
+// Arithmetic: x is used as it is (f16 or bf16) and sums are f32. Quantised weights are rounded once to f16, in both classes
+// by the same code (fragment.cuh). Exceptions are kDecode's Q4_K and Q5_K, whose products are exact and whose scale and min
+// multiply the f32 sum of 256 inputs (folded.cuh). Float weights are exact in kDecode, F32 as two bf16 terms (relative
+// error 2^-16), and in kPrefill are rounded to the activation type.
 #pragma once
 
 #include <cstdint>

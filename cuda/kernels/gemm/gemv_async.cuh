@@ -171,7 +171,7 @@ GemvKernel fitting() {
 
 template <int32_t T, class A>
 GemvKernel gemv_kernel_for(GemvForm form) {
-  constexpr bool number = Format<T>::is_float, folds = kFolds<T, A>;
+  constexpr bool number = Format<T>::is_float, folds = kFolds<T>;
   constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4;
   switch (form) {
     case GemvForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();

@@ -29,17 +29,13 @@ struct GemvAsyncLayout {
     return grouped ? S::units * (f.quants + f.high) + u * f.scales : u * unit + f.quants + f.high;
   }
 
-  static constexpr bool publishes = Format<T>::six_bits && !kFolds<T, A>;
-  static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units that are published at a time
-  static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
-  static constexpr int32_t exchange = S::warps * warp_exchange;
   static constexpr int32_t token_bytes(int32_t stages) {
     return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
   }
-  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * S::reduction * 4; }
+  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + 2 * S::reduction * 4; }
   // The most stages of which `blocks` fit, up to 6. With one token of a type that folds it is two on large SMs: on an
   // H100 longer pipelines cost a small model a seventh of its speed (cuda/kernels/README.md).
-  static constexpr int32_t most_stages = S::tokens == 1 && kFolds<T, A> && room == 228 ? 2 : 6;
+  static constexpr int32_t most_stages = S::tokens == 1 && kFolds<T> && room == 228 ? 2 : 6;
   static constexpr int32_t fitting_stages(int32_t blocks) {
     int32_t stages = most_stages;
     while (stages > 0 && bytes_of(stages) > room * 1024 / blocks - 1024) --stages;
@@ -48,7 +44,7 @@ struct GemvAsyncLayout {
   // If not even one block of two stages fits, the kernel does not run.
   static constexpr int32_t many = fitting_stages(S::blocks_per_sm), alone = fitting_stages(1);
   static constexpr int32_t stages = many >= 2 ? many : alone >= 2 ? alone : 2;
-  static constexpr int32_t tokens_at = stages * stage, exchange_at = tokens_at + token_bytes(stages), partial_sums_at = exchange_at + exchange;
+  static constexpr int32_t tokens_at = stages * stage, partial_sums_at = tokens_at + token_bytes(stages);
   static constexpr int32_t bytes = bytes_of(stages);
 };
 

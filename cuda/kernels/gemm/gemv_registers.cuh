@@ -133,7 +133,7 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
   template <int32_t u>
   __device__ __forceinline__ void multiply_unit(float (&products)[4], const FoldedHeader& header, const Inputs& inputs,
                                                 uint32_t weights) const {
-    UnitQuants<T, __half, 1> quants;
+    UnitQuants<T> quants;
     quants.begin(weights + Format<T>::quants_at(u), weights + Format<T>::high_at(u), lane);
     uint32_t a[4][4];
     folded_unit<T, u>(header, quants, false, a);

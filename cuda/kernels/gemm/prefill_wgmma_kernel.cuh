@@ -47,7 +47,7 @@ struct PrefillBlock {
     grid_wait();
     typename Pipeline::StageCursor cursor;
     typename PrefillFragments<T, A, rows, tokens>::Slot from;
-    GroupHeader<T, A> header;
+    GroupHeader<T> header;
     const auto fetch = [&](uint32_t (&a)[4][4], int32_t unit, bool odd) {
       const int32_t stage = cursor.stage;
       pipeline.await(cursor);
@@ -74,6 +74,7 @@ struct PrefillBlock {
             // Make the next unit's fragments while this unit's products run.
             if (unit + i + 1 < units) next = fetch(a[1 - i], unit + i + 1, i == 0);
             wgmma_wait<0>();
+            wgmma_keep(a[i]);
             pipeline.release(stage);
           }
         }

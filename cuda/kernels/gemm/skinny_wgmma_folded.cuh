@@ -47,7 +47,7 @@ struct SkinnyFolded : SkinnyPipeline<T, A, tokens, with_sums> {
       if constexpr (!with_sums)
         for (InputSums& inputs : block.inputs) inputs.clear();
     }
-    UnitQuants<T, A, 1> quants;
+    UnitQuants<T> quants;
     quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
     uint32_t (&a)[4][4] = block.a[u % 2];
     folded_unit<T, u>(block.header, quants, false, a);

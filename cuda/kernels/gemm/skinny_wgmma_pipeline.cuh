@@ -32,14 +32,12 @@ template <int32_t T, class A, int32_t tokens_, bool with_sums>
 struct SkinnyLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr int32_t tokens = tokens_, panels = kSkinnyPanels;
-  static constexpr bool folds = kFolds<T, A>;
+  static constexpr bool folds = kFolds<T>;
   // A stage of weights is a group if blocks fold, otherwise a unit; a stage of tokens is a unit.
   static constexpr int32_t stage_units = folds ? f.units : 1;
   static constexpr int32_t panel = stage_units * (f.quants + f.high + f.scales) + f.header;
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
-  static constexpr bool publishes = Format<T>::six_bits;
-  // What warps publish, or each warpgroup's two buffers of input sums.
-  static constexpr int32_t input_sums = tokens * kInputSumBytes, exchange = folds ? 4 * input_sums : publishes ? 8 * 256 : 0;
+  static constexpr int32_t input_sums = tokens * kInputSumBytes, exchange = folds ? 4 * input_sums : 0;  // each warpgroup's two buffers
   static constexpr int32_t blocks = skinny_blocks(tokens, folds);
   static constexpr int32_t reduction = SkinnyReductionLayout<tokens>::tiles * SkinnyReductionLayout<tokens>::bytes;
   static constexpr int32_t barriers = folds ? 1024 : 512;

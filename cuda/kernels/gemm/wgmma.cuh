@@ -208,6 +208,13 @@ __device__ __forceinline__ uint64_t swizzled_rows64(uint32_t address) {
 // its loads before copies may overwrite what they read.
 __device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Keeps the fragments of a unit in their registers up to here, after the wait for their products. A product reads its fragments
+// while it runs, but to the compiler they are dead once it has been issued: it wrote the next unit's into the same registers.
+__device__ __forceinline__ void wgmma_keep(const uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int32_t step = 0; step < 4; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]));
+}
+
 // d(64, n) = a(64, 16) * b(n, 16)^T, plus d if `add`. a: this warp's 16 rows as an A fragment of mma.m16n8k16; d
 // likewise, four registers for every 8 columns. b: a descriptor. Asynchronous until wgmma_wait.
 template <class E, bool add = true>

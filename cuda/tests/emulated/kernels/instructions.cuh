@@ -46,6 +46,8 @@ inline uint32_t load_shared2(uint32_t address) {
 inline float load_shared_float(uint32_t address) { return __uint_as_float(load_shared4(address)); }
 inline float2 load_shared_floats(uint32_t address) { return {load_shared_float(address), load_shared_float(address + 4)}; }
 
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
+
 inline int32_t count_done(int32_t* done, int32_t more) { return atomicAdd(done, more); }
 
 // CopyGroups is a thread's asynchronous copies. They run only when they are waited for.
