@@ -370,6 +370,8 @@ TEST_P(FewTokens, GetTheSameBits) {
                           {{8500, 8500}, 2, 2304, Epilogue::kSwiGLU},
                           {{150, 150}, 2, 768, Epilogue::kSwiGLU},
                           {{600}, 1, 4096, Epilogue::kStoreF32},
+                          {{17000}, 1, 4096, Epilogue::kStoreF32},
+                          {{200, 200}, 2, 4096, Epilogue::kSwiGLU},
                           {{2150}, 1, 4352, Epilogue::kAddF32},
                           {{4300}, 1, 4352, Epilogue::kAddF32},
                           {{4320}, 1, 4352, Epilogue::kStoreF32},

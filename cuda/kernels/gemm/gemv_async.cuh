@@ -176,6 +176,9 @@ GemvKernel gemv_kernel_for(GemvForm form) {
   switch (form) {
     case GemvForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
     case GemvForm::kPair1: return fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
+    case GemvForm::kDouble1:
+      if constexpr (T == kQ4_K) return fitting<T, A, 2, 1, 4, 2>();  // Q5_K would spill
+      break;
     case GemvForm::kSingle8: return fitting<T, A, 1, 8, most, blocks>();
     case GemvForm::kPair8: return fitting<T, A, 2, 8, most, blocks>();
     case GemvForm::kDouble8:
