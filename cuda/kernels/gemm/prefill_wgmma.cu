@@ -88,13 +88,10 @@ bool concurrent(const WgmmaParams& p, int64_t clusters) {
   return p.partitions > 1 && int64_t{p.row_clusters} * p.token_tiles * p.partitions <= clusters;
 }
 
-// Estimates the rounds of tiles of a shape, in picoseconds; `p` must be of the shape's rows. INT64_MAX if the device
-// cannot hold such a cluster, or small tiles would unpack the same weights several times.
-int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, WgmmaParams& p) {
+// Estimates the rounds of tiles of a shape, in picoseconds; `p` must be of the shape's rows.
+int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, Act act, const PrefillShape& shape, WgmmaParams& p) {
   const int64_t clusters = on_device.clusters[shape.cluster.blocks()];
-  constexpr int32_t kSmall = 32;  // tokens
-  const bool again = quantised(kWeightFormats[type].type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
-  if (clusters == 0 || again) return INT64_MAX;
+  if (clusters == 0 || on_device.kernels[type][static_cast<int32_t>(act)][shape.form].function == nullptr) return INT64_MAX;
   lay_out(shape, p);
   const int64_t items = int64_t{p.row_clusters} * p.token_tiles, whole = whole_items(shape, p, clusters), more = p.partitions - 1;
   const int64_t blocks = std::min(items, clusters) * shape.cluster.blocks();
@@ -107,7 +104,7 @@ int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, const PrefillS
 
 int64_t prefill_wgmma_time(const PrefillShape& shape, int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
   WgmmaParams p = wgmma_params(args, first, last, kPrefillFormList[shape.form].rows / kPanelRows);
-  return gemm_time(prepared[device], weight_format_index(args.targets[first].weight.type), shape, p);
+  return gemm_time(prepared[device], weight_format_index(args.targets[first].weight.type), args.act, shape, p);
 }
 
 PrefillShape fastest_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
@@ -119,7 +116,7 @@ PrefillShape fastest_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t
     const int32_t rows = kPrefillFormList[form].rows;
     if (form == 0 || rows != kPrefillFormList[form - 1].rows) p = wgmma_params(args, first, last, rows / kPanelRows);
     for (const PrefillCluster& cluster : kPrefillClusters) {
-      const int64_t time = gemm_time(prepared[device], type, {form, cluster}, p);
+      const int64_t time = gemm_time(prepared[device], type, args.act, {form, cluster}, p);
       if (time >= least) continue;
       least = time;
       best = {form, cluster};
@@ -238,7 +235,7 @@ cudaError_t prepare_prefill_wgmma(int32_t device, int32_t sms) {
     }
   }
   // The number of clusters does not depend on the kernel: each block fills an SM.
-  const WgmmaKernel& any = out.kernels[0][0][0];
+  const WgmmaKernel& any = out.kernels[weight_format_index(kF16)][static_cast<int32_t>(Act::kF16)][0];
   for (const PrefillCluster& cluster : kPrefillClusters) {
     int32_t& clusters = out.clusters[cluster.blocks()];
     if (clusters == 0) error = ClusterLaunch(any, 1, cluster.blocks(), Stream{}).most(&clusters);
@@ -266,7 +263,7 @@ cudaError_t launch_prefill_wgmma_as(const PrefillShape& shape, int32_t device, c
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   const WgmmaKernel& kernel = prepared[device].kernels[type][static_cast<int32_t>(args.act)][shape.form];
   const int32_t clusters = prepared[device].clusters[shape.cluster.blocks()], panels = kernel.rows / kPanelRows;
-  if (clusters == 0) return cudaErrorNotSupported;
+  if (clusters == 0 || kernel.function == nullptr) return cudaErrorNotSupported;
   WgmmaParams p = wgmma_params(args, first, last, panels);
   lay_out(shape, p);
   p.band = std::min(p.row_clusters, 16 / p.row_blocks);

@@ -188,8 +188,14 @@ WgmmaKernel prefill_wgmma_kernel_of() {
 
 template <int32_t T, class A, int32_t i = 0>
 WgmmaKernel prefill_wgmma_kernel_for(int32_t form) {
-  if constexpr (i < kPrefillForms) return i == form ? prefill_wgmma_kernel_of<T, A, i>() : prefill_wgmma_kernel_for<T, A, i + 1>(form);
-  else return {};
+  constexpr bool rounds = Format<T>::is_float && T != (std::is_same_v<A, __half> ? kF16 : kBF16);
+  if constexpr (i == kPrefillForms) {
+    return {};
+  } else if constexpr (rounds && i != kOnlyForm) {
+    return prefill_wgmma_kernel_for<T, A, i + 1>(form);
+  } else {
+    return i == form ? prefill_wgmma_kernel_of<T, A, i>() : prefill_wgmma_kernel_for<T, A, i + 1>(form);
+  }
 }
 
 // Quantised weights multiply f16 activations alone.

@@ -185,7 +185,9 @@ template <int32_t T, class A>
 WgmmaKernel skinny_wgmma_kernel_for(int32_t form) {
   if constexpr (OperandSplit<T, A>::weights == 1 && OperandSplit<T, A>::inputs == 1) {
     switch (form) {
-      case 0: return skinny_wgmma_kernel_of<T, A, 8>();
+      case 0:
+        if constexpr (Format<T>::is_float || T == kQ8_0) return skinny_wgmma_kernel_of<T, A, 8>();
+        break;
       case 1: return skinny_wgmma_kernel_of<T, A, 16>();
       case 2: return skinny_wgmma_kernel_of<T, A, 32>();
       case 3: return skinny_wgmma_kernel_of<T, A, 64>();
