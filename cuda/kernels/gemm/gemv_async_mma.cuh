@@ -6,15 +6,15 @@
 namespace mr::cuda {
 
 template <int32_t T, class A, class S>
-struct GemvAsyncMma : GemvAsyncPipeline<T, A, S> {
+struct GemvAsyncMma {
   using Pipeline = GemvAsyncPipeline<T, A, S>;
-  using typename Pipeline::E;
-  using typename Pipeline::Layout;
-  using typename Pipeline::Split;
-  using Pipeline::f, Pipeline::lane, Pipeline::p, Pipeline::shared, Pipeline::tokens_in, Pipeline::unit_end, Pipeline::weights_in;
+  using E = typename Pipeline::E;
+  using Layout = typename Pipeline::Layout;
+  using Split = typename Pipeline::Split;
+  static constexpr WeightFormat f = Pipeline::f;
 
-  // Returns whether the block norms its token.
-  __device__ __forceinline__ bool norms() const { return S::tokens == 1 && p.norm.weight != nullptr; }
+  const Pipeline& pipeline;
+  const int32_t lane = pipeline.lane;
 
   using Sums = float[S::panels][4];
 
@@ -27,7 +27,7 @@ struct GemvAsyncMma : GemvAsyncPipeline<T, A, S> {
 
   // Adds the products of a stage's units to acc.
   __device__ __forceinline__ void multiply(Sums& acc, Group& group, int32_t stage, int32_t unit) const {
-    const uint32_t weights = weights_in(stage), tokens = tokens_at(stage, unit);
+    const uint32_t weights = pipeline.weights_in(stage), tokens = pipeline.tokens_at(stage, unit);
     if (Layout::grouped && unit % f.units == 0) {
 #pragma unroll
       for (int32_t r = 0; r < S::panels; ++r) group.headers[r].load(weights + r * Layout::panel_stage + S::units * Layout::unit, lane);
@@ -37,17 +37,10 @@ struct GemvAsyncMma : GemvAsyncPipeline<T, A, S> {
     } else {
 #pragma unroll
       for (int32_t u = 0; u < S::units; ++u) {
-        if (u > 0 && !Layout::grouped && unit + u >= unit_end) break;
+        if (u > 0 && !Layout::grouped && unit + u >= pipeline.unit_end) break;
         multiply_unit(acc, group.headers, weights, tokens + u * kUnitCols * 2, u);
       }
     }
-  }
-
-  // Returns where this lane's row of a stage's tokens begins, for load_matrices.
-  __device__ __forceinline__ uint32_t tokens_at(int32_t stage, int32_t unit) const {
-    const uint32_t row = norms() ? shared + Layout::tokens_at + unit * (kUnitCols * 2)
-                                 : tokens_in(stage) + (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row;
-    return row + (lane >> 3) * 16;
   }
 
   // Unit u of the stage: float weights, or quantised ones that are rounded to f16.
