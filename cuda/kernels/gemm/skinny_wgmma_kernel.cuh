@@ -16,24 +16,25 @@ namespace mr::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T, class A, int32_t tokens, bool with_sums>
-struct SkinnyBlock : SkinnyFolded<T, A, tokens, with_sums> {
+struct SkinnyBlock {
   using Pipeline = SkinnyPipeline<T, A, tokens, with_sums>;
-  using typename Pipeline::Layout;
-  using typename Pipeline::StageCursor;
-  using typename SkinnyFolded<T, A, tokens, with_sums>::Cursors;
+  using Folded = SkinnyFolded<T, A, tokens, with_sums>;
+  using StageCursor = typename Pipeline::StageCursor;
   using Sums = float[tokens / 2];
-  using Pipeline::await, Pipeline::first_item, Pipeline::first_slice, Pipeline::panel_at, Pipeline::release, Pipeline::rows_at, Pipeline::slice_begin;
-  using Pipeline::empty, Pipeline::f, Pipeline::lane, Pipeline::p;
+  static constexpr WeightFormat f = Pipeline::f;
+
+  const WgmmaParams& p;
+  const Pipeline& pipeline;
 
   // Makes the fragments of unit u of its group, whose stage is full.
   __device__ __forceinline__ void load(uint32_t (&a)[4][4], GroupHeader<T>& header, uint32_t panel, int32_t u) const {
     if constexpr (Format<T>::is_float) {
 #pragma unroll
-      for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], panel, step, lane);
+      for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], panel, step, pipeline.lane);
     } else {
-      if (u == 0) header.load(panel + f.quants + f.high + f.scales, lane);
+      if (u == 0) header.load(panel + f.quants + f.high + f.scales, pipeline.lane);
       RoundedUnit<T> unit;
-      unit.begin(panel, panel + f.quants, panel + f.quants + f.high, header, lane);
+      unit.begin(panel, panel + f.quants, panel + f.quants + f.high, header, pipeline.lane);
       unit.take_all(a);
     }
   }
@@ -44,8 +45,8 @@ struct SkinnyBlock : SkinnyFolded<T, A, tokens, with_sums> {
     if (units == 0) return;
     GroupHeader<T> header;
     uint32_t a[2][4][4];
-    await(cursor);
-    load(a[0], header, panel_at(cursor.stage), 0);
+    pipeline.await(cursor);
+    load(a[0], header, pipeline.panel_at(cursor.stage), 0);
 #pragma unroll 1
     for (int32_t unit = 0; unit < units; unit += 2) {
 #pragma unroll
@@ -54,35 +55,35 @@ struct SkinnyBlock : SkinnyFolded<T, A, tokens, with_sums> {
         const StageCursor current = cursor;
         wgmma_fence();
 #pragma unroll
-        for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[i][step], rows_at(current) + step * 2);
+        for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[i][step], pipeline.rows_at(current) + step * 2);
         wgmma_commit();
         cursor.next();
         if (unit + i + 1 < units) {
-          await(cursor);
-          load(a[1 - i], header, panel_at(cursor.stage), (unit + i + 1) % f.units);
+          pipeline.await(cursor);
+          load(a[1 - i], header, pipeline.panel_at(cursor.stage), (unit + i + 1) % f.units);
         }
         wgmma_wait<0>();
         wgmma_keep(a[i]);
-        release(empty, current.stage);
+        pipeline.release(pipeline.empty, current.stage);
       }
     }
   }
 
   __device__ __forceinline__ void consume(SkinnyReduction<A, tokens>& reduction) const {
     grid_wait();
-    Cursors cursors;
-    StageCursor& cursor = cursors.rows;
+    const Folded folded{pipeline};
+    typename Folded::Cursors cursors;
     // A tile is finished after the next tile's products, so that the cluster's sums have arrived by then.
-    for (int32_t item = first_item();; item += p.item_stride) {
+    for (int32_t item = pipeline.first_item();; item += p.item_stride) {
       Sums slices[2] = {};
 #pragma unroll
       for (int32_t s = 0; s < 2; ++s) {
         if (item >= p.items) break;
-        const int32_t begin = slice_begin(first_slice() + s), end = slice_begin(first_slice() + s + 1);
-        if constexpr (Layout::folds) this->multiply_folded(slices[s], cursors, end - begin);
-        else multiply(slices[s], cursor, end - begin);
+        const int32_t slice = pipeline.first_slice() + s, units = pipeline.slice_begin(slice + 1) - pipeline.slice_begin(slice);
+        if constexpr (kFolds<T>) folded.multiply(slices[s], cursors, units);
+        else multiply(slices[s], cursors.rows, units);
       }
-      if (item != first_item()) reduction.end(item - p.item_stride);
+      if (item != pipeline.first_item()) reduction.end(item - p.item_stride);
       if (item >= p.items) return;
 #pragma unroll
       for (int32_t i = 0; i < tokens / 2; ++i) slices[0][i] = slices[0][i] + slices[1][i];
@@ -101,41 +102,41 @@ __global__ void __launch_bounds__(kWgmmaThreads, skinny_blocks(tokens, kFolds<T>
   using Layout = SkinnyLayout<T, A, tokens, with_sums>;
   extern __shared__ uint8_t memory[];
   const uint32_t stage_memory = (kept_address(memory) + 1023) & ~1023u;
-  SkinnyBlock<T, A, tokens, with_sums> block{{{p, maps}}};
-  block.rank = static_cast<int32_t>(cluster_rank());
-  block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
-  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.group = block.warp < 8 ? block.warp / 4 : block.warp % 2;
+  SkinnyPipeline<T, A, tokens, with_sums> pipeline{p, maps};
+  pipeline.rank = static_cast<int32_t>(cluster_rank());
+  pipeline.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
+  pipeline.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  pipeline.group = pipeline.warp < 8 ? pipeline.warp / 4 : pipeline.warp % 2;
   SkinnyReduction<A, tokens> reduction{p};
   reduction.memory = stage_memory + 2 * Layout::stage_memory;
-  reduction.rank = block.rank;
-  reduction.group = block.group;
-  reduction.warp = block.warp;
-  reduction.lane = block.lane;
-  block.exchange = reduction.memory + Layout::reduction;
-  reduction.sums_ready = block.exchange + Layout::exchange;
+  reduction.rank = pipeline.rank;
+  reduction.group = pipeline.group;
+  reduction.warp = pipeline.warp;
+  reduction.lane = pipeline.lane;
+  pipeline.exchange = reduction.memory + Layout::reduction;
+  reduction.sums_ready = pipeline.exchange + Layout::exchange;
   const uint32_t barriers = reduction.sums_ready + 16;
-  block.stage_memory = stage_memory + block.group * Layout::stage_memory;
-  block.rows = block.stage_memory + Layout::weight_stages * Layout::weights;
-  block.full = barriers + block.group * Layout::group_barriers * 8;
-  block.empty = block.full + Layout::row_stages * 8;
-  block.full_weights = Layout::folds ? block.empty + Layout::row_stages * 8 : block.full;
-  block.empty_weights = Layout::folds ? block.full_weights + Layout::weight_stages * 8 : block.empty;
-  block.full_sums = block.empty_weights + Layout::weight_stages * 8;
-  block.empty_sums = block.full_sums + 2 * 8;
+  pipeline.stage_memory = stage_memory + pipeline.group * Layout::stage_memory;
+  pipeline.rows = pipeline.stage_memory + Layout::weight_stages * Layout::weights;
+  pipeline.full = barriers + pipeline.group * Layout::group_barriers * 8;
+  pipeline.empty = pipeline.full + Layout::row_stages * 8;
+  pipeline.full_weights = Layout::folds ? pipeline.empty + Layout::row_stages * 8 : pipeline.full;
+  pipeline.empty_weights = Layout::folds ? pipeline.full_weights + Layout::weight_stages * 8 : pipeline.empty;
+  pipeline.full_sums = pipeline.empty_weights + Layout::weight_stages * 8;
+  pipeline.empty_sums = pipeline.full_sums + 2 * 8;
   if (threadIdx.x % 128 == 0 && threadIdx.x < 256) {
     // If weights and tokens share a pipeline, both producers fill a stage. The four warps of a warpgroup release it.
     for (int32_t i = 0; i < Layout::row_stages; ++i) {
-      barrier_init(block.full + i * 8, Layout::folds ? 1 : 2);
-      barrier_init(block.empty + i * 8, 4);
+      barrier_init(pipeline.full + i * 8, Layout::folds ? 1 : 2);
+      barrier_init(pipeline.empty + i * 8, 4);
     }
     for (int32_t i = 0; Layout::folds && i < Layout::weight_stages; ++i) {
-      barrier_init(block.full_weights + i * 8, 1);
-      barrier_init(block.empty_weights + i * 8, 4);
+      barrier_init(pipeline.full_weights + i * 8, 1);
+      barrier_init(pipeline.empty_weights + i * 8, 4);
     }
     for (int32_t i = 0; with_sums && i < 2; ++i) {
-      barrier_init(block.full_sums + i * 8, 1);
-      barrier_init(block.empty_sums + i * 8, 4);
+      barrier_init(pipeline.full_sums + i * 8, 1);
+      barrier_init(pipeline.empty_sums + i * 8, 4);
     }
     // The cluster's warps, and one arrival that announces the bytes.
     if (threadIdx.x == 0) {
@@ -146,25 +147,25 @@ __global__ void __launch_bounds__(kWgmmaThreads, skinny_blocks(tokens, kFolds<T>
   }
   if constexpr (kFolds<T> && !with_sums) {
     for (int32_t i = static_cast<int32_t>(threadIdx.x) * 4; i < Layout::exchange; i += kWgmmaThreads * 4) {
-      store_shared4(block.exchange + i, 0);
+      store_shared4(pipeline.exchange + i, 0);
     }
     shared_fence();
   }
   cluster_sync();
   constexpr int32_t kRegisters = Layout::blocks == 2 ? 104 : 232, kSpareRegisters = Layout::blocks == 2 ? 32 : 40;
   static_assert(kRegistersFit<kRegisters, kSpareRegisters, Layout::blocks>);
-  if (block.warp >= 8) {
+  if (pipeline.warp >= 8) {
     registers_down<kSpareRegisters>();
-    if (block.warp < 10) {
-      if (elected()) block.produce_weights();
+    if (pipeline.warp < 10) {
+      if (elected()) pipeline.produce_weights();
     } else {
       grid_wait();
       grid_trigger();
-      if (elected()) block.produce_tokens();
+      if (elected()) pipeline.produce_tokens();
     }
   } else {
     registers_up<kRegisters>();
-    block.consume(reduction);
+    SkinnyBlock<T, A, tokens, with_sums>{p, pipeline}.consume(reduction);
   }
 #endif
 }
