@@ -128,7 +128,7 @@ struct GemvAsyncBlock {
 template <int32_t T, class A, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) gemv_async(const __grid_constant__ GemvParams p) {
   using Layout = GemvAsyncLayout<T, A, S, kGemvSharedKiB>;
-  extern __shared__ __align__(128) uint8_t stage_memory[];
+  uint8_t* const stage_memory = dynamic_memory();
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
   const uint64_t policy = p.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();
   GemvAsyncBlock<T, A, S> block{p,

@@ -190,7 +190,7 @@ struct GemvRegistersBlock {
 
 template <int32_t T, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) gemv_registers(const __grid_constant__ GemvParams p) {
-  extern __shared__ __align__(128) uint8_t stage_memory[];
+  uint8_t* const stage_memory = dynamic_memory();
   float* const partial_sums = reinterpret_cast<float*>(stage_memory + GemvRegistersLayout<T, S, kGemvSharedKiB>::partial_sums_at);
   GemvRegistersBlock<T, S> block{p,
                                  {p, partial_sums, static_cast<int32_t>(threadIdx.x) / 32, static_cast<int32_t>(threadIdx.x) % 32},

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/act.cuh"
 #include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/targets.cuh"
@@ -109,7 +110,7 @@ struct GemvTile {
     switch (p.epilogue) {
       case Epilogue::kStoreF32: static_cast<float*>(target.out)[element] = y; break;
       case Epilogue::kAddF32: static_cast<float*>(target.out)[element] = before + y; break;
-      case Epilogue::kStoreAct: static_cast<A*>(target.out)[element] = A(y); break;
+      case Epilogue::kStoreAct: static_cast<A*>(target.out)[element] = ActOps<A>::from(y); break;
       case Epilogue::kSwiGLU: break;
       case Epilogue::kHeads:
         if constexpr (S::panels == 1) heads.finish(p.heads.layout.act, row, lane, y);
@@ -136,7 +137,8 @@ struct GemvTile {
     if (p.targets[0].bias != nullptr) gate += p.targets[0].bias[row];
     if (p.targets[1].bias != nullptr) up += p.targets[1].bias[row];
     const float u = p.gelu != 0 ? gelu_argument(gate) : gate;
-    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-u)) * up * p.pair_share);
+    const float y = gate / (1.0f + expf(-u)) * up * p.pair_share;
+    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = ActOps<A>::from(y);
   }
 };
 

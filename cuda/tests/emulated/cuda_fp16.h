@@ -28,7 +28,9 @@ inline __half emulated_half(double v) {
   const double step = ldexp(1, max(exponent - 11, -24));
   return __float2half_rn(static_cast<float>(nearbyint(v / step) * step));
 }
-inline __half2 __hsub2(__half2 a, __half2 b) { return __floats2half2_rn(__half2float(a.x) - __half2float(b.x), __half2float(a.y) - __half2float(b.y)); }
+inline __half2 __hsub2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__half2float(a.x) - __half2float(b.x), __half2float(a.y) - __half2float(b.y));
+}
 inline __half emulated_fma(__half a, __half b, __half c) {
   return emulated_half(static_cast<double>(__half2float(a)) * static_cast<double>(__half2float(b)) + static_cast<double>(__half2float(c)));
 }
