@@ -95,6 +95,29 @@ func TestEmulatedRepackRestoresFiles(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestEmulatedFragmentsHoldRoundedWeights unpacks weights of every quantised type as GEMM kernels do.
+func TestEmulatedFragmentsHoldRoundedWeights(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-o", program,
+		"tests/emulated/fragment/fragment_test.cpp", "tests/emulated/runtime.cpp", "kernels/gemm/weight.cpp", "cpu/linear_size.cpp",
+		"-x", "c++", "kernels/gemm/repack.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// TestEmulatedGemvMatchesFloat64 runs every GEMV kernel on an emulated device.
+func TestEmulatedGemvMatchesFloat64(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-O1", "-D__CUDA_ARCH__=900", "-DMR_HOPPER=0",
+		"-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/gemv/gemv_test.cpp", "tests/emulated/runtime.cpp",
+		"kernels/gemm/weight.cpp", "cpu/linear_size.cpp", "-x", "c++", "kernels/gemm/repack.cu", "-x", "none", "-lgtest", "-lgtest_main",
+		"-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 // TestEmulatedSearchMatchesBinary64 runs the certified search on an emulated device, with its
 // tensor cores, pipeline and barriers.
 func TestEmulatedSearchMatchesBinary64(t *testing.T) {

@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
     if (!has(models, model.name)) continue;
     for (const NamedType& type : kTypes) {
       if (!has(types, type.name)) continue;
-      const Act act = acts.empty() ? default_act(type.type) : has(acts, "f16") ? Act::kF16 : Act::kBF16;
+      const Act act = acts.empty() || quantised(type.type) ? default_act(type.type) : has(acts, "f16") ? Act::kF16 : Act::kBF16;
       std::vector<std::pair<int32_t, GemmClass>> runs;
       for (const std::string& n : tokens) {
         if (!n.empty()) runs.push_back({std::atoi(n.c_str()), GemmClass::kDecode});

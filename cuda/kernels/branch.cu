@@ -46,6 +46,12 @@ __device__ __forceinline__ float4 ended(const EndBranchArgs& a, float4 x, float4
           ended(a, x.z, branch.z, factor, norm.z, then), ended(a, x.w, branch.w, factor, norm.w, then)};
 }
 
+// A row that is converted and not normed.
+template <class T>
+__device__ __forceinline__ float4 bounded(float4 x, float scale) {
+  return {ActOps<T>::bounded(x.x * scale), ActOps<T>::bounded(x.y * scale), ActOps<T>::bounded(x.z * scale), ActOps<T>::bounded(x.w * scale)};
+}
+
 template <class T, bool whole, int32_t kKept>
 __global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(const __grid_constant__ EndBranchArgs a) {
   __shared__ float scratch[32];
@@ -90,15 +96,16 @@ __global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(cons
   }
   if (a.out == nullptr) return;
 
-  const float out_factor = a.out_norm == nullptr ? 1.0f : norm_factor(block_sum(sum, scratch), a.dim, a.eps);
+  const float out_factor = a.out_norm == nullptr ? 1.0f : norm_factor(block_sum(sum, scratch), a.dim, a.eps) * a.out_scale;
+  const auto source = [&](float4 y) { return a.out_norm == nullptr ? bounded<T>(y, a.out_scale) : y; };
   T* const out = static_cast<T*>(a.out) + blockIdx.x * a.out_stride;
 #pragma unroll
   for (int32_t k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;
-    if (i < groups) store_normed<T, whole>(out, i, a.dim, x.of[k], out_factor, out_norm.of[k]);
+    if (i < groups) store_normed<T, whole>(out, i, a.dim, source(x.of[k]), out_factor, out_norm.of[k]);
   }
   for (int32_t i = rest; i < groups; i += threads)
-    store_normed<T, whole>(out, i, a.dim, read(row, i), out_factor, weight(a.out_norm, i));
+    store_normed<T, whole>(out, i, a.dim, source(read(row, i)), out_factor, weight(a.out_norm, i));
 }
 
 __global__ void __launch_bounds__(kMostThreads) inputs_of_layers(const __grid_constant__ LayerInputsArgs a, float from_hidden,

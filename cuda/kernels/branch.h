@@ -9,8 +9,8 @@
 namespace mr::cuda {
 
 // x = (x + scale * y) * then, where y is the branch, or its RMS norm times `norm`. If out is not null, the norm that reads x next is
-// applied too: out = the RMS norm of x times out_norm, or x itself if out_norm is null. A row's bits depend on that row of x and branch
-// alone, and those of out are those of launch_rms_norm (norm.h). x and branch are f32.
+// applied too: out = out_scale times the RMS norm of x times out_norm, or out_scale * x, saturated, if out_norm is null. A row's bits
+// depend on that row of x and branch alone, and those of out are those of launch_rms_norm (norm.h) and launch_to_act. x and branch are f32.
 struct EndBranchArgs {
   float* x;             // (rows, dim): the residual stream
   const float* branch;  // (rows, dim); null: only the product with `then`
@@ -23,6 +23,7 @@ struct EndBranchArgs {
   const float* out_norm;  // (dim), or null
   int64_t out_stride;     // elements
   Act act;
+  float out_scale = 1;    // a power of two
 };
 cudaError_t launch_end_branch(const EndBranchArgs& args, const Stream& on);
 

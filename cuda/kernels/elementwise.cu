@@ -96,7 +96,9 @@ __global__ void __launch_bounds__(kThreads) to_act(ToActArgs a) {
   grid_wait();
   grid_trigger();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < a.count) static_cast<T*>(a.out)[i] = ActOps<T>::from(a.x[i]);
+  if (i >= a.count) return;
+  const float y = a.x[i] * a.scale;
+  static_cast<T*>(a.out)[i] = ActOps<T>::from(a.saturated ? ActOps<T>::bounded(y) : y);
 }
 
 dim3 blocks_for(int64_t threads) { return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)); }

@@ -45,12 +45,15 @@ struct ScaleArgs {
 };
 cudaError_t launch_scale(const ScaleArgs& args, const Stream& on);
 
-// out = x in the activation type, to nearest even; beyond the largest f16 number it becomes infinity.
+// out = x * scale in the activation type, to nearest even. What is beyond the largest f16 number becomes infinity or, if
+// saturated and finite, the largest number that is stored (within_f16).
 struct ToActArgs {
   const float* x;
   void* out;
   Act act;
   int64_t count;
+  float scale = 1;
+  bool saturated = false;
 };
 cudaError_t launch_to_act(const ToActArgs& args, const Stream& on);
 

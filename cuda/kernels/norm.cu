@@ -1,4 +1,4 @@
-// rms_norm: out[r, d] = x[s, d] / sqrt(mean_d x[s, d]^2 + eps) * weight[d], x f32, out f16 or bf16 (s: see norm.h).
+// rms_norm: out[r, d] = x[s, d] / sqrt(mean_d x[s, d]^2 + eps) * scale * weight[d], x f32, out f16 or bf16 (s: see norm.h).
 //
 // One block for a row; norm_row.cuh has the order of the sum. Moves 6 bytes an element, and the weights once a row from
 // L2.
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   }
   for (int32_t i = threadIdx.x + kKept * threads; i < groups; i += threads)
     sum = norm_square(load_group<whole>(x, i, a.dim), sum);
-  const float factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps);
+  const float factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps) * a.scale;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;

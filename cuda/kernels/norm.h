@@ -8,7 +8,7 @@
 
 namespace mr::cuda {
 
-// out[r] = x[s] / sqrt(mean(x[s]^2) + eps) * weight, where s = gather == nullptr ? r : gather[r]. A row with gather[r]
+// out[r] = x[s] / sqrt(mean(x[s]^2) + eps) * scale * weight, where s = gather == nullptr ? r : gather[r]. A row with gather[r]
 // < 0 becomes zeros. A row's bits depend on that row of x alone.
 struct RmsNormArgs {
   const float* x;         // (*, dim), row stride x_stride
@@ -19,6 +19,7 @@ struct RmsNormArgs {
   int32_t rows, dim;
   int64_t x_stride, out_stride;  // elements; x_stride a multiple of 4, out_stride of 4
   float eps;
+  float scale = 1;  // a power of two
 };
 cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on);
 

@@ -17,7 +17,7 @@
 namespace mr::cuda {
 Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes)
     : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
-      activations_(activations_of(shard_, config)),
+      activations_(shard_, config),
       kv_(device().ledger.allocate(pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
       memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()) {
@@ -57,7 +57,8 @@ void Rank::begin(const StepShape& shape, const Stream& on) {
 // Products of the embeddings with their projection for all layers, and from these and a second embedding the layers' inputs.
 void Rank::layer_inputs(const StepShape& shape, const Stream& on) {
   const GemmTarget projection{shard_.input_projection(), nullptr, space_.layer_inputs, sizes_.inputs_stride};
-  for (const Span& span : spans(shape)) normed_gemm(span, {}, Epilogue::kStoreF32, 1, &projection, on);
+  const Act act = activations_.act_of({&shard_.input_projection()});
+  for (const Span& span : spans(shape)) normed_gemm(span, {nullptr, activations_.residual(act)}, Epilogue::kStoreF32, 1, &projection, on);
   for (int32_t first = 0; first < shape.rows; first += kGateRows) {
     LayerInputsArgs args{};
     args.rows = std::min(kGateRows, shape.rows - first);
@@ -111,27 +112,33 @@ DecodePlan Rank::decode_plan(int32_t kind, int32_t part) const {
   return {space_.plan_first + at * (sizes_.decode_rows + 1), space_.plan_span + at, sizes_.decode_units};
 }
 
+InputType Rank::normed_type(Act act, const float* weight) const {
+  return weight == nullptr ? activations_.residual(act) : activations_.normed(act);
+}
+
 void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
   if (source.applied) return;
+  const InputType& type = source.type;
   if (source.weight == nullptr) {  // padding behind rows is zero on both sides
     const int64_t skip = span.first * sizes_.hidden_stride;
-    CUDA_CHECK(launch_to_act({space_.x + skip, act_row(space_.norm, span.first, sizes_.hidden_stride), activations_.act,
-                              span.count * sizes_.hidden_stride}, on));
+    CUDA_CHECK(launch_to_act({space_.x + skip, act_row(space_.norm, span.first, sizes_.hidden_stride), type.act,
+                              span.count * sizes_.hidden_stride, 1 / type.scale, true}, on));
     return;
   }
   RmsNormArgs args{};
   args.x = space_.x + span.first * sizes_.hidden_stride;
   args.weight = source.weight;
   args.out = act_row(space_.norm, span.first, sizes_.hidden_stride);
-  args.act = activations_.act;
+  args.act = type.act;
   args.rows = span.count;
   args.dim = desc_.hidden;
   args.x_stride = args.out_stride = sizes_.hidden_stride;
   args.eps = desc_.norm_eps;
+  args.scale = 1 / type.scale;
   CUDA_CHECK(launch_rms_norm(args, on));
 }
 
-GemmArgs Rank::gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
+GemmArgs Rank::gemm_args(const Span& span, const InputType& type, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
                          const GemmTarget* targets) const {
   GemmArgs args;
   const bool f32 = epilogue == Epilogue::kStoreF32 || epilogue == Epilogue::kAddF32;
@@ -147,31 +154,25 @@ GemmArgs Rank::gemm_args(const Span& span, const void* x, int64_t x_stride, Epil
   args.kind = span.kind;
   args.x = act_row(const_cast<void*>(x), span.first, x_stride);
   args.x_stride = x_stride;
-  args.act = activations_.act;
+  args.act = type.act;
+  args.x_scale = type.scale;
   args.tokens = span.count;
-  if (epilogue == Epilogue::kSwiGLU) args.pair_scale = activations_.ffn_scale;
+  if (epilogue == Epilogue::kSwiGLU) args.pair_scale = activations_.gated(type.act).scale;
   args.input_sums = space_.input_sums;
   args.semaphores = space_.semaphores;
   return args;
 }
 
-void Rank::gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count, const GemmTarget* targets,
-                const Stream& on) {
-  if (span.count > 0) CUDA_CHECK(launch_gemm(gemm_args(span, x, x_stride, epilogue, count, targets), on));
-}
-
-void Rank::branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, float x_scale, bool ends,
+void Rank::branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, const InputType& type, bool ends,
                        const Stream& on) {
   const GemmTarget target{m, bias, (ends ? space_.branch : space_.x) + shard_.hidden().first, sizes_.hidden_stride};
   for (const Span& span : spans(shape)) {
     if (span.count == 0) continue;
-    GemmArgs args = gemm_args(span, x.base, x.stride, ends ? Epilogue::kStoreF32 : Epilogue::kAddF32, 1, &target);
-    args.x_scale = x_scale;
-    CUDA_CHECK(launch_gemm(args, on));
+    CUDA_CHECK(launch_gemm(gemm_args(span, type, x.base, x.stride, ends ? Epilogue::kStoreF32 : Epilogue::kAddF32, 1, &target), on));
   }
 }
 
-void Rank::end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm& next, const Stream& on) {
+void Rank::end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm* next, const Stream& on) {
   EndBranchArgs args{};
   args.x = space_.x;
   args.branch = branch ? space_.branch : nullptr;
@@ -182,35 +183,46 @@ void Rank::end_branch(const StepShape& shape, bool branch, const float* norm, co
   args.scale = desc_.residual_scale;
   args.rows = shape.rows;
   args.dim = desc_.hidden;
-  args.act = activations_.act;
-  if (next.exists) {
+  if (next != nullptr) {
     args.out = space_.norm;
-    args.out_norm = next.weight;
+    args.out_norm = next->weight;
     args.out_stride = sizes_.hidden_stride;
+    args.act = next->type.act;
+    args.out_scale = 1 / next->type.scale;
   }
   CUDA_CHECK(launch_end_branch(args, on));
 }
 
 Rank::BranchNorm Rank::mixer_norm(int32_t index) const {
-  if (index == desc_.layer_count()) return {};
-  return {true, shard_.layer(index).attn_norm, index > 0 && ends_layer(index - 1)};
+  const Layer& l = shard_.layer(index);
+  return {l.attn_norm, normed_type(activations_.act_of({&l.q, &l.k, &l.v}), l.attn_norm), index > 0 && ends_layer(index - 1)};
 }
 
-Rank::BranchNorm Rank::mlp_norm(int32_t index) const { return {true, shard_.layer(index).ffn_norm, ends_mixer(desc_, index)}; }
+Rank::BranchNorm Rank::mlp_norm(int32_t index) const {
+  const Layer& l = shard_.layer(index);
+  return {l.ffn_norm, normed_type(mlp_act(l), l.ffn_norm), ends_mixer(desc_, index)};
+}
 
 bool Rank::ends_layer(int32_t index) const {
   return ends_mlp(desc_, index) || desc_.layer_input_width != 0 || shard_.layer(index).scale != nullptr;
 }
 
+void Rank::end_layer(const StepShape& shape, int32_t index, bool branch, const float* norm, const Stream& on) {
+  const float* const scale = shard_.layer(index).scale;
+  if (index + 1 == desc_.layer_count()) return end_branch(shape, branch, norm, scale, nullptr, on);
+  const BranchNorm next = mixer_norm(index + 1);
+  end_branch(shape, branch, norm, scale, &next, on);
+}
+
 void Rank::normed_gemm(const Span& span, const BranchNorm& source, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                        const Stream& on) {
-  if (span.count > 0) normed_gemm(gemm_args(span, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, source, on);
+  if (span.count > 0) normed_gemm(gemm_args(span, source.type, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, source, on);
 }
 
 // If the kernel can, its own blocks norm a single row.
 void Rank::normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source, const Stream& on) {
   if (source.weight != nullptr && !source.applied && gemm_fuses_norm(args))
-    args.norm = {space_.x + span.first * sizes_.hidden_stride, source.weight, desc_.norm_eps};
+    args.norm = {space_.x + span.first * sizes_.hidden_stride, source.weight, desc_.norm_eps, 1 / args.x_scale};
   else norm(source, span, on);
   CUDA_CHECK(launch_gemm(args, on));
 }
@@ -218,8 +230,11 @@ void Rank::normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const bool ends = ends_mixer(desc_, index);
-  branch_gemm(shape, l.o, l.o_bias, space_.attention[static_cast<size_t>(index)], 1, ends, on);
-  if (ends) end_branch(shape, true, l.attn_end_norm, nullptr, mlp_norm(index), on);
+  const InputType type = activations_.attended(activations_.act_of({&l.o}));
+  branch_gemm(shape, l.o, l.o_bias, space_.attention[static_cast<size_t>(index)], type, ends, on);
+  if (!ends) return;
+  const BranchNorm next = mlp_norm(index);
+  end_branch(shape, true, l.attn_end_norm, nullptr, &next, on);
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
@@ -229,12 +244,13 @@ void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on)
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const bool has_input = desc_.layer_input_width != 0, ends = ends_mlp(desc_, index);
-  branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.ffn_scale, ends, on);
+  branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.gated(mlp_act(l)), ends, on);
   if (has_input) {
-    if (ends) end_branch(shape, true, l.ffn_end_norm, nullptr, {true, nullptr, false}, on);
-    add_layer_input(shape, index, {true, nullptr, ends}, on);
+    const BranchNorm input{nullptr, activations_.residual(activations_.act_of({&l.input_gate, &l.input_down})), ends};
+    if (ends) end_branch(shape, true, l.ffn_end_norm, nullptr, &input, on);
+    add_layer_input(shape, index, input, on);
   } else if (ends_layer(index)) {
-    end_branch(shape, ends, l.ffn_end_norm, l.scale, mixer_norm(index + 1), on);
+    end_layer(shape, index, ends, l.ffn_end_norm, on);
   }
 }
 
@@ -242,81 +258,90 @@ void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on)
 void Rank::add_layer_input(const StepShape& shape, int32_t index, const BranchNorm& source, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const int32_t width = desc_.layer_input_width;
+  const InputType& type = source.type;
   for (const Span& span : spans(shape)) {
     if (span.count == 0) continue;
     norm(source, span, on);
     for (int32_t done = 0; done < span.count; done += kGateRows) {
       const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
-      GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
+      GemmArgs args = gemm_args(rows, type, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
       args.targets[0] = {l.input_gate, nullptr, space_.gate, sizes_.gate_stride};
       args.count = 1;
       CUDA_CHECK(launch_gemm(args, on));
       const float* const inputs = space_.layer_inputs + rows.first * sizes_.inputs_stride + int64_t{index} * width;
-      gated(index, rows, inputs, sizes_.inputs_stride, space_.input_ffn, 0, width, on);
+      gated(index, rows, inputs, sizes_.inputs_stride, activations_.gated(type.act), space_.input_ffn, 0, width, on);
     }
   }
-  branch_gemm(shape, l.input_down, nullptr, space_.input_ffn, activations_.ffn_scale, true, on);
-  end_branch(shape, true, l.input_end_norm, l.scale, mixer_norm(index + 1), on);
+  branch_gemm(shape, l.input_down, nullptr, space_.input_ffn, activations_.gated(type.act), true, on);
+  end_layer(shape, index, true, l.input_end_norm, on);
 }
 
 // out = activation(space().gate) * up, for `width` columns from column `first` on.
-void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
-                 const Stream& on) {
+void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out,
+                 int64_t first, int32_t width, const Stream& on) {
   SwigluArgs args{};
   args.gate = space_.gate;
   args.up = up;
   args.in_is_f32 = true;
-  args.act = activations_.act;
+  args.act = type.act;
   args.out = act_row(static_cast<uint8_t*>(out.base) + first * static_cast<int64_t>(kActBytes), rows.first, out.stride);
   args.rows = rows.count;
   args.dim = width;
   args.in_stride = sizes_.gate_stride;
   args.up_stride = up_stride;
   args.out_stride = out.stride;
-  args.scale = 1 / activations_.ffn_scale;
+  args.scale = 1 / type.scale;
   args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
   CUDA_CHECK(launch_swiglu(args, on));
 }
+
+// The kernel that makes a pair's results gives them the type of its own inputs, so the three matrices share a type.
+Act Rank::mlp_act(const Layer& l) const { return activations_.act_of({&l.gate, &l.up, &l.down}); }
 
 // ffn = activation(gate) * up of the normed rows: in one kernel where the pair allows it, else through both GEMMs.
 void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const ActRows& out = space_.ffn[static_cast<size_t>(index)];
+  const BranchNorm source = mlp_norm(index);
+  const InputType& type = source.type;
   if (span.count == 0) return;
   if (swiglu_supported(l.gate, l.up)) {
     void* const part = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
     const GemmTarget pair[2] = {{l.gate, nullptr, part, out.stride}, {l.up, nullptr, nullptr, 0}};
-    GemmArgs args = gemm_args(span, space_.norm, sizes_.hidden_stride, Epilogue::kSwiGLU, 2, pair);
+    GemmArgs args = gemm_args(span, type, space_.norm, sizes_.hidden_stride, Epilogue::kSwiGLU, 2, pair);
     args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
-    normed_gemm(args, span, mlp_norm(index), on);
+    normed_gemm(args, span, source, on);
     return;
   }
-  norm(mlp_norm(index), span, on);
+  norm(source, span, on);
   for (int32_t done = 0; done < span.count; done += kGateRows) {
     const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
-    GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
+    GemmArgs args = gemm_args(rows, type, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
     args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.gate_stride};
     args.targets[1] = {l.up, nullptr, space_.up, sizes_.gate_stride};
     args.count = 2;
     CUDA_CHECK(launch_gemm(args, on));
-    gated(index, rows, space_.up, sizes_.gate_stride, out, shard_.ffn().first, desc_.mlp(index).width, on);
+    gated(index, rows, space_.up, sizes_.gate_stride, activations_.gated(type.act), out, shard_.ffn().first, desc_.mlp(index).width, on);
   }
 }
 
 void Rank::head(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {
+  const InputType type = activations_.normed(activations_.act_of({&shard_.head()}));
   RmsNormArgs norm{};
   norm.x = space_.x;
   norm.weight = shard_.output_norm();
   norm.gather = reinterpret_cast<const int32_t*>(space_.input + shape.gather) + first;
   norm.out = space_.norm;
-  norm.act = activations_.act;
+  norm.act = type.act;
   norm.rows = count;
   norm.dim = desc_.hidden;
   norm.x_stride = norm.out_stride = sizes_.hidden_stride;
   norm.eps = desc_.norm_eps;
+  norm.scale = 1 / type.scale;
   CUDA_CHECK(launch_rms_norm(norm, on));
   const GemmTarget head{shard_.head(), nullptr, space_.logits + shard_.vocab().first, sizes_.vocab_stride};
-  gemm({0, count, GemmClass::kDecode}, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 1, &head, on);
+  const Span rows{0, count, GemmClass::kDecode};
+  if (count > 0) CUDA_CHECK(launch_gemm(gemm_args(rows, type, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 1, &head), on));
   if (desc_.logit_scale == 1 && desc_.logit_cap == 0) return;
   ScaleArgs scale{space_.logits + shard_.vocab().first, count, static_cast<int32_t>(shard_.vocab().count), sizes_.vocab_stride,
                   desc_.logit_scale, desc_.logit_cap};

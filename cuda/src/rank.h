@@ -58,13 +58,13 @@ class Rank {
 
   // The norm of the residual stream that a branch begins with.
   struct BranchNorm {
-    bool exists = false;             // false: nothing reads space().norm
-    const float* weight = nullptr;   // null: the residual stream is converted as it is
-    bool applied = false;            // by the kernel that ended the branch before
+    const float* weight;   // null: the residual stream is converted as it is
+    InputType type;        // of its output
+    bool applied = false;  // by the kernel that ended the branch before
   };
-  BranchNorm mixer_norm(int32_t layer) const;  // of the layer's mixer; nothing if the model has no such layer
+  BranchNorm mixer_norm(int32_t layer) const;
   BranchNorm mlp_norm(int32_t layer) const;
-  bool ends_layer(int32_t layer) const;  // whether end_branch is the last kernel of the layer
+  bool ends_layer(int32_t layer) const;  // whether end_layer queues the last kernel of the layer
 
   Rows rows_from(const StepShape& shape, int32_t first) const;
   struct Spans {
@@ -80,27 +80,28 @@ class Rank {
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
   void feed_forward(const Span& span, int32_t layer, const Stream& on);
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
-  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
-             const Stream& on);
+  Act mlp_act(const Layer& l) const;
+  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out, int64_t first,
+             int32_t width, const Stream& on);
   void add_layer_input(const StepShape& shape, int32_t layer, const BranchNorm& source, const Stream& on);
   // Multiplies x with m and adds the product to the residual stream, or if `ends`, leaves it in space().branch.
-  void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, float x_scale, bool ends,
+  void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, const InputType& type, bool ends,
                    const Stream& on);
   // Adds space().branch, normed if norm is not null, to the residual stream, which is then multiplied by `then` if that is not null.
-  // Without `branch` only the product is queued. The norm that follows goes into space().norm.
-  void end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm& next, const Stream& on);
+  // Without `branch` only the product is queued. If next is not null, the norm that it describes goes into space().norm.
+  void end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm* next, const Stream& on);
+  // The same at the end of a layer, whose scale is applied.
+  void end_layer(const StepShape& shape, int32_t layer, bool branch, const float* norm, const Stream& on);
   // Into space().norm: the residual stream normed, unless the kernel that ended the branch before has done it.
   void norm(const BranchNorm& source, const Span& span, const Stream& on);
-  // Queues one GEMM of rows [span.first, + count) of x with the weights of `count` targets, which share an epilogue; out of each
-  // target is its row 0. normed_gemm multiplies the residual stream, normed as `source` says. A rank writes its part of the columns
-  // to where the part begins.
-  void gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count, const GemmTarget* targets,
-            const Stream& on);
+  InputType normed_type(Act act, const float* weight) const;
+  // Queues one GEMM of rows [span.first, + count) of the residual stream, normed as `source` says, with the weights of `count` targets,
+  // which share an epilogue; out of each target is its row 0. A rank writes its part of the columns to where the part begins.
   void normed_gemm(const Span& span, const BranchNorm& source, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                    const Stream& on);
   void normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source, const Stream& on);
   bool try_heads_epilogue(const StepShape& shape, int32_t layer, const Stream& on);
-  GemmArgs gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
+  GemmArgs gemm_args(const Span& span, const InputType& type, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
                      const GemmTarget* targets) const;
 
   const std::shared_ptr<const Model> model_;

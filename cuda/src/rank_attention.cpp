@@ -22,10 +22,11 @@ bool Rank::try_heads_epilogue(const StepShape& shape, int32_t index, const Strea
   const GemmTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride},
                                  {l.k, l.k_bias, kv_.data() + cache.keys, 0},
                                  {l.v, l.v_bias, kv_.data() + cache.values, 0}};
-  GemmArgs args = gemm_args(all, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
+  const BranchNorm source = mixer_norm(index);
+  GemmArgs args = gemm_args(all, source.type, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
   args.heads = {rows_from(shape, 0), space_.rope_tables[static_cast<size_t>(m.rope)], rope.dims, rope.style, sizes_.layout(index)};
   if (!gemm_fuses_heads(args)) return false;
-  normed_gemm(args, all, mixer_norm(index), on);
+  normed_gemm(args, all, source, on);
   return true;
 }
 
@@ -112,7 +113,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   args.window = m.window;
   args.q_stride = sizes_.q_stride;
   args.out_stride = out.stride;
-  args.out_act = activations_.act;
+  args.out_act = activations_.attended(activations_.act_of({&shard_.layer(index).o})).act;
   args.keys = kv_.data() + cache.keys;
   args.values = kv_.data() + cache.values;
   void* const part = static_cast<uint8_t*>(out.base) + shard_.queries().first * static_cast<int64_t>(kActBytes);

@@ -24,13 +24,14 @@ class GemmPartitions : public testing::TestWithParam<int32_t> {
     a.kind = GemmClass::kPrefill;
     a.x = x;
     a.x_stride = x_stride;
-    a.act = Act::kBF16;
+    a.act = act_;
     a.tokens = tokens;
     a.semaphores = semaphores_.as<uint32_t>();
     return a;
   }
   void expect_zero_semaphores() { ASSERT_EQ(semaphores_.read<uint32_t>(), std::vector<uint32_t>(kGemmSemaphores)); }
 
+  const Act act_ = acts_of(GetParam())[0];
   std::mt19937 random_{12};
   int device_ = 0;
   Guarded semaphores_{kGemmSemaphores * sizeof(uint32_t), 0};
@@ -79,7 +80,7 @@ TEST_P(GemmPartitions, AreAddedOneAfterAnother) {
       const Guarded bias(numbers(rows));
       for (const int32_t tokens : {1, 70, 1100}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens");
-        const Guarded x(random_inputs(Act::kBF16, tokens, cols, cols, random_).bits);
+        const Guarded x(random_inputs(act_, tokens, cols, cols, random_).bits);
         Guarded out(numbers(rows * tokens)), want(numbers(rows * tokens));
         GemmArgs a = adding(whole.weight, x.data(), cols, tokens, out, rows);
         a.targets[0].bias = bias.as<float>();
@@ -109,7 +110,7 @@ TEST_P(GemmPartitions, FollowThoseOfTheGemmAhead) {
   for (const int64_t rows : {200, 1283}) {
     const Packed packed(GetParam(), rows, cols, ordinary_file(GetParam(), rows, cols, random_));
     const int32_t tokens = 200;
-    const Guarded x(random_inputs(Act::kBF16, tokens, cols, cols, random_).bits);
+    const Guarded x(random_inputs(act_, tokens, cols, cols, random_).bits);
     for (int32_t form = 0; form < kPrefillForms; ++form) {
       for (const PrefillCluster& cluster : kPrefillClusters) {
         std::vector<uint32_t> last[2];
@@ -134,7 +135,7 @@ TEST_P(GemmPartitions, NeedSemaphores) {
   for (const int64_t cols : {8192, 8448}) {
     const int64_t rows = 16;
     const Packed packed(GetParam(), rows, cols, ordinary_file(GetParam(), rows, cols, random_));
-    const Guarded x(random_inputs(Act::kBF16, 1, cols, cols, random_).bits);
+    const Guarded x(random_inputs(act_, 1, cols, cols, random_).bits);
     Guarded out(numbers(rows));
     GemmArgs a = adding(packed.weight, x.data(), cols, 1, out, rows);
     a.semaphores = nullptr;

@@ -46,7 +46,7 @@ class Repeated : public testing::TestWithParam<TypeName> {
   void play(GemmClass kind, bool pair, int32_t tokens) {
     SCOPED_TRACE(testing::Message() << (kind == GemmClass::kPrefill ? "prefill, " : "decode, ") << (pair ? "a pair, " : "one weight, ")
                                     << tokens << " tokens");
-    const Act act = GetParam().type == kBF16 ? Act::kBF16 : Act::kF16;
+    const Act act = acts_of(GetParam().type)[0];
     const Guarded x(random_inputs(act, tokens, kCols, kCols, random_).bits);
     const Guarded input_sums(static_cast<size_t>(input_sum_bytes(tokens, kCols)));
     const int32_t words_each = pair ? kRows / 2 : kRows;

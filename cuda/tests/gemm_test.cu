@@ -50,10 +50,12 @@ std::vector<Expected> expected_sums(int32_t type, const std::vector<uint8_t>& fi
 
 // Bounds in units of the sum of magnitudes. The tensor cores' f32 sums lose at most 2^-22 in a step of 16, of which a
 // slice has cols/128 (prefill: cols/16); scaling and reduction add 16 more; two bf16 terms hold an f32 weight to 2^-16.
-// Prefill rounds weights that are not of the activation type: to 2^-8 as bf16, 2^-11 as f16.
+// Weights that are not of the activation type are rounded, to 2^-8 as bf16, 2^-11 as f16; in decode only those that are
+// quantised and do not fold.
 double bound(int32_t type, Act act, int64_t cols, bool prefill) {
   const double steps = static_cast<double>(prefill ? cols / 16 : cols / 128) + 16;
-  if (!prefill) return steps * 0x1p-22 + (type == kF32 ? 0x1p-16 : 0);
+  const bool folds = type == kQ4_K || type == kQ5_K;
+  if (!prefill && (folds || !quantised(type))) return steps * 0x1p-22 + (type == kF32 ? 0x1p-16 : 0);
   const bool same = type == (act == Act::kF16 ? kF16 : kBF16);
   return steps * 0x1p-22 + (same ? 0 : act == Act::kF16 ? 0x1p-11 : 0x1p-8);
 }
@@ -72,7 +74,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> out;
   for (const TypeName& t : kTypeNames) {
-    for (const Act act : {Act::kF16, Act::kBF16}) {
+    for (const Act act : acts_of(t.type)) {
       for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill}) out.push_back({t.type, act, kind});
     }
   }
@@ -421,6 +423,16 @@ TEST(GemmRefusals, NameWhatIsWrongBeforeAnythingRuns) {
   a.norm = {};
   a.epilogue = Epilogue::kSwiGLU;
   EXPECT_EQ(launch_gemm(a, Stream{}), cudaErrorInvalidValue);
+  a.epilogue = Epilogue::kStoreF32;
+  a.targets[0].weight.type = kQ8_0;
+  for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill}) {
+    a.kind = kind;
+    a.act = Act::kBF16;
+    EXPECT_EQ(launch_gemm(a, Stream{}), cudaErrorInvalidValue) << "quantised weights multiply f16 alone";
+    a.act = Act::kF16;
+    EXPECT_EQ(launch_gemm(a, Stream{}), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
 }
 
 TEST(Comparator, RefusesNaN) {

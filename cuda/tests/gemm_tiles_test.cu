@@ -93,11 +93,11 @@ class Tiles : public testing::TestWithParam<int32_t> {
     return outputs(piece, [](const GemmArgs& a) { return launch_gemm(a, Stream{}); });
   }
 
-  // Random tokens, bf16 for BF16 weights and otherwise f16, through launch_m128_wgmma.
+  // Random tokens through launch_m128_wgmma.
   void expect_m128_as_alone(int32_t tokens) {
     const PackedWeight& weight = args_.targets[0].weight;
     SCOPED_TRACE(testing::Message() << weight.rows << " x " << weight.cols << ", " << tokens << " tokens");
-    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
+    give(acts_of(GetParam())[0], tokens);
     int device = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     bool here = true;
@@ -169,7 +169,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
   // The same through launch_gemm, which gives each cluster one tile of 64 rows by 128 tokens on devices of 132 SMs.
   void expect_single_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
-    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    give(acts_of(GetParam())[0], tokens);
     int device = 0, sms = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
@@ -202,7 +202,8 @@ std::string type_name(const testing::TestParamInfo<int32_t>& info) {
 // no columns, one group or several.
 using M128Tiles = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, M128Tiles,
-                         testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ3_K, kIQ2_XS), type_name);
+                         testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kQ2_K, kQ3_K, kIQ2_XS),
+                         type_name);
 
 TEST_P(M128Tiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, Epilogue::kStoreF32},
@@ -228,7 +229,7 @@ TEST_P(M128Tiles, WaitForTheTokens) {
   make({{1280}, 1, 1280, Epilogue::kStoreAct});
   for (const int32_t tokens : {70, 128, 300}) {
     SCOPED_TRACE(testing::Message() << tokens << " tokens");
-    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
+    give(acts_of(GetParam())[0], tokens);
     expect_to_wait([&](const GemmArgs& a, const Stream& on) { return launch_m128_wgmma(device, a, 0, 1, on); });
   }
 }
@@ -258,7 +259,7 @@ TEST_P(PrefillTiles, GiveTheSameBits) {
   for (Shape s : shapes) {
     s.cols = round_up(s.cols, block);
     make(s);
-    for (const Act act : {Act::kF16, Act::kBF16}) {
+    for (const Act act : acts_of(GetParam())) {
       for (const int32_t tokens : {1, 31, 33, 64, 65, 129, 300}) expect_prefill_as_alone(act, tokens);
     }
   }
@@ -273,7 +274,7 @@ TEST_P(PrefillTiles, GiveTheSameBitsWhereBlocksTakeSeveral) {
                           {{4504, 4504}, 2, 512, Epilogue::kSwiGLU}};
   for (const Shape& s : shapes) {
     make(s);
-    for (const int32_t tokens : {130, 300, 490, 530}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    for (const int32_t tokens : {130, 300, 490, 530}) expect_prefill_as_alone(acts_of(GetParam())[0], tokens);
   }
 }
 
@@ -287,12 +288,12 @@ TEST_P(PrefillTiles, GiveTheSameBitsInParts) {
                           {{72}, 1, 24832, Epilogue::kAddF32}};
   for (const Shape& s : shapes) {
     make(s);
-    for (const int32_t tokens : {1, 33, 130}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    for (const int32_t tokens : {1, 33, 130}) expect_prefill_as_alone(acts_of(GetParam())[0], tokens);
   }
   if (GetParam() != kBF16 && GetParam() != kQ4_K) return;
   for (const int64_t rows : {9100, 9101}) {
     make({{rows}, 1, 8448, Epilogue::kAddF32});
-    expect_prefill_as_alone(Act::kBF16, 270);
+    expect_prefill_as_alone(acts_of(GetParam())[0], 270);
   }
 }
 
@@ -302,7 +303,7 @@ TEST_P(PrefillTiles, WaitForTheTokens) {
   if (!wgmma_available(device)) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
   make({{1280}, 1, 1280, Epilogue::kStoreAct});
   for (const int32_t tokens : {1, 70, 300}) {
-    give(Act::kBF16, tokens);
+    give(acts_of(GetParam())[0], tokens);
     args_.kind = GemmClass::kPrefill;
     for (int32_t form = 0; form < kPrefillForms; ++form) {
       for (const PrefillCluster& cluster : kPrefillClusters) {
@@ -369,6 +370,8 @@ TEST_P(FewTokens, GetTheSameBits) {
                           {{8500, 8500}, 2, 2304, Epilogue::kSwiGLU},
                           {{150, 150}, 2, 768, Epilogue::kSwiGLU},
                           {{600}, 1, 4096, Epilogue::kStoreF32},
+                          {{17000}, 1, 4096, Epilogue::kStoreF32},
+                          {{200, 200}, 2, 4096, Epilogue::kSwiGLU},
                           {{2150}, 1, 4352, Epilogue::kAddF32},
                           {{4300}, 1, 4352, Epilogue::kAddF32},
                           {{4320}, 1, 4352, Epilogue::kStoreF32},

@@ -120,14 +120,14 @@ TEST_P(HeadsGemm, GivesTheBitsOfBothKernels) {
                          {2, 2, 64, 64, 16, true, true, true},   {1, 1, 512, 128, 16, false, true, false}};
   const int32_t most = most_tokens(type);
   ASSERT_GE(most, 1);
-  for (const Act act : {Act::kF16, Act::kBF16}) {
+  for (const Act act : acts_of(type)) {
     for (const Heads& c : cases) {
       check(type, type, act, act, 1, c, random);
       if (most > 1) check(type, type, act, act, most, c, random);
     }
     for (int32_t tokens = 2; tokens < most; ++tokens) check(type, type, act, act, tokens, cases[7], random);
     check(type, type, act, act == Act::kF16 ? Act::kBF16 : Act::kF16, 1, cases[0], random);
-    check(kQ8_0, type, act, act, 1, cases[0], random);
+    if (act == Act::kF16) check(kQ8_0, type, act, act, 1, cases[0], random);
   }
 }
 

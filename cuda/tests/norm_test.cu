@@ -155,5 +155,30 @@ TEST(Elementwise, RoundsToTheActivationType) {
   }
 }
 
+TEST(Elementwise, ScalesAndSaturatesWhatItRounds) {
+  const std::vector<float> x = {3, -7e4f, 5e6f, -5e6f, INFINITY, -INFINITY, 0x1p-20f};
+  Guarded<float> dx(x);
+  Guarded<uint16_t> out(x.size());
+  MUST(launch_to_act({dx, out.data(), Act::kF16, static_cast<int64_t>(x.size()), 1 / 64.0f, true}, Stream{}));
+  const std::vector<float> got = from_acts(Act::kF16, out.read());
+  const std::vector<float> want = {3 / 64.0f, -1094, 64992, -64992, INFINITY, -INFINITY, 0};  // -7e4 / 64 = -1093.75
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i], want[i]) << i;
+  MUST(launch_to_act({dx, out.data(), Act::kF16, static_cast<int64_t>(x.size())}, Stream{}));
+  EXPECT_EQ(from_acts(Act::kF16, out.read())[2], INFINITY);
+}
+
+// A power of two leaves every bit but those that f16 has no room for.
+TEST(RmsNorm, IsScaledByAPowerOfTwo) {
+  Numbers numbers(6);
+  const int32_t dim = 512;
+  const std::vector<float> x = numbers.normals(dim), weight = numbers.normals(dim, 3000);
+  Guarded<float> dx(x), dweight(weight);
+  Guarded<uint16_t> whole(dim), part(dim);
+  MUST(launch_rms_norm({dx, dweight, nullptr, whole.data(), Act::kF16, 1, dim, dim, dim, 1e-6f}, Stream{}));
+  MUST(launch_rms_norm({dx, dweight, nullptr, part.data(), Act::kF16, 1, dim, dim, dim, 1e-6f, 0.25f}, Stream{}));
+  const std::vector<float> got = from_acts(Act::kF16, part.read()), want = from_acts(Act::kF16, whole.read());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(4 * got[i], want[i]) << i;
+}
+
 }  // namespace
 }  // namespace mr::cuda::testing

@@ -178,9 +178,9 @@ typedef struct mr_runner_config {
   int32_t max_top_n;         /* candidates a row, 0 .. 64 */
   int32_t kv_type;           /* MR_KV_* */
   int32_t act_type;          /* what activations are kept as between kernels: MR_KV_F16 or MR_KV_BF16; 0 = the engine's own for
-                                the model (CPU: f32; GPU: f16 where no matrix that is multiplied is BF16 or F32 and no norm can pass
-                                f16's range, else bf16, whatever the kv_type. Beside MR_KV_F8 attention computes in bf16 unless this
-                                is MR_KV_F16). UNIMPLEMENTED: a pair that the engine has no kernels for */
+                                the model (CPU: f32; GPU: f16 for F16 matrices, bf16 if a BF16 or F32 matrix shares them, whatever
+                                the kv_type). A GPU keeps those of quantised matrices as f16 always. Beside MR_KV_F8 attention
+                                computes in bf16 unless this is MR_KV_F16. UNIMPLEMENTED: a pair that the engine has no kernels for */
   int32_t host_blocks;       /* blocks of host memory, ids 0 .. host_blocks-1, for MR_PRE_BLOCK_OUT and _IN; >= 0. Their memory is
                                 taken, some blocks at a time, when they are first written */
   int32_t max_hidden_rows;   /* hidden rows a step, >= 0. UNIMPLEMENTED unless 0: the engine does not give them */

@@ -3,14 +3,9 @@
 
 #include <cstdint>
 
-namespace mr::cuda {
+#include "kernels/instructions.cuh"
 
-// 1 / x, within 1 ulp.
-__device__ __forceinline__ float reciprocal_near(float x) {
-  float y;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+namespace mr::cuda {
 
 // 2 sqrt(2/pi) (x + 0.044715 x^3): x / (1 + e^-this) is GELU in its tanh form (Hendrycks and Gimpel, 2016).
 __device__ __forceinline__ float gelu_argument(float x) { return 1.59576912f * fmaf(0.044715f * x * x, x, x); }

@@ -1,5 +1,4 @@
-// folded: products of Q4_K and Q5_K blocks of 256 inputs with f16 activations, where one scale multiplies the whole
-// sum.
+// folded: products of Q4_K and Q5_K blocks of 256 inputs in decode kernels, where one scale multiplies the whole sum.
 //
 // A block's six-bit scales are multiplied into its quants: the results are integers below 2048, exact in f16. The
 // tensor cores sum the 256 products of a row and a token, and d multiplies that sum once instead of eight times. Mins
@@ -13,8 +12,8 @@
 
 namespace mr::cuda {
 
-template <int32_t T, class E>
-constexpr bool kFolds = (T == kQ4_K || T == kQ5_K) && std::is_same_v<E, __half>;
+template <int32_t T>
+constexpr bool kFolds = Format<T>::six_bits;
 
 // A slot is the position of one block of 32 in the steps of mins: slot 2t is block t, slot 2t + 1 is block t + 4.
 __device__ __forceinline__ int32_t index_of_slot(int32_t slot) { return slot / 2 + slot % 2 * 4; }
@@ -33,14 +32,19 @@ struct FoldedHeader {
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) {
         const uint32_t low = and_or(v.y >> 4 * i, twice(0x0fu), twice(0x7800u));  // on top of 2^15
-        scales[r][i] = minus<__half>(and_or(i == 0 ? v.w << 4 : v.w >> (4 * i - 4), twice(0x30u), low), twice(0x7800u));
+        scales[r][i] = minus(and_or(i == 0 ? v.w << 4 : v.w >> (4 * i - 4), twice(0x30u), low), twice(0x7800u));
       }
       const uint32_t low = and_or(v.z >> 4 * t, twice(0x0fu), twice(0x4300u));  // on top of 128
-      mins[r] = minus<__nv_bfloat16>(and_or(v.w >> 4 * t << 2, twice(0x30u), low), twice(0x4300u));
+      mins[r] = less_128(and_or(v.w >> 4 * t << 2, twice(0x30u), low));
       const float2 dd = half_pair(v.x);
       d[r] = dd.x * (r == 0 ? 0x1p19f : 0x1p15f);
       dmin[r] = -dd.y;
     }
+  }
+
+  // Two packed bf16 numbers less 128.
+  __device__ __forceinline__ static uint32_t less_128(uint32_t v) {
+    return bits_of(__hsub2(*reinterpret_cast<__nv_bfloat162*>(&v), __float2bfloat162_rn(128.0f)));
   }
 
   // Returns the scale of row g + 8r for block `index`, or for index + 4 if `upper`, in both halves of the word.
@@ -67,13 +71,9 @@ struct FoldedHeader {
   }
 };
 
-__device__ __forceinline__ uint32_t times(uint32_t a, uint32_t b) {
-  return bits_of(__hmul2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b)));
-}
-
 // Makes the A fragment of step 0..3 of a unit; scale_g and scale_g8 are the scales of rows g and g + 8.
 template <int32_t T, int32_t step>
-__device__ __forceinline__ void folded_fragment(const UnitQuants<T, __half, 1>& quants, uint32_t scale_g, uint32_t scale_g8,
+__device__ __forceinline__ void folded_fragment(const UnitQuants<T>& quants, uint32_t scale_g, uint32_t scale_g8,
                                                 uint32_t (&a)[4]) {
   const uint32_t w = step == 0 ? quants.words.x : step == 1 ? quants.words.y : step == 2 ? quants.words.z : quants.words.w;
   const uint32_t words[2] = {w, w >> 8};
@@ -97,7 +97,7 @@ __device__ __forceinline__ void folded_fragment(const UnitQuants<T, __half, 1>& 
 
 // Makes the A fragments of the four steps of unit u or, if `upper`, of unit u + 2, whose quants these are.
 template <int32_t T, int32_t u>
-__device__ __forceinline__ void folded_unit(const FoldedHeader& header, const UnitQuants<T, __half, 1>& quants, bool upper,
+__device__ __forceinline__ void folded_unit(const FoldedHeader& header, const UnitQuants<T>& quants, bool upper,
                                             uint32_t (&a)[4][4]) {
   uint32_t g = header.scale<u * 2>(0, upper), g8 = header.scale<u * 2>(1, upper);
   folded_fragment<T, 0>(quants, g, g8, a[0]);

@@ -82,6 +82,13 @@ const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const Ge
   const PreparedKernel& eight = of(pair ? GemvForm::kPair8 : GemvForm::kSingle8);
   const PreparedKernel& registers = of(pair ? GemvForm::kRegistersPair8 : GemvForm::kRegistersSingle8);
   const PreparedKernel& two_panels = of(GemvForm::kDouble8);
+  const PreparedKernel& whole_groups = of(GemvForm::kDouble1);
+  // Two panels in stages of whole groups take a third fewer instructions for one token, but a warp's slice must have several
+  // groups to fill the pipeline: pairs of 8B became 3 % faster (4 096 columns), of 1B 1.5 % slower (2 048). One weight needs
+  // tiles for every block. Before Hopper the stages leave room for fewer blocks.
+  const bool room = whole_groups.tiles_at_once > 0 && whole_groups.tiles_at_once >= one.tiles_at_once, several = groups >= 2 * kSlices;
+  const bool many = args.epilogue != Epilogue::kHeads && panels > 2 * int64_t{whole_groups.tiles_at_once};
+  if (args.tokens == 1 && room && several && (pair || many)) return whole_groups;
   const bool fits = registers.tiles_at_once > 0 && groups <= kRegisterGroups * kSlices && args.tokens <= 8;
   // The register kernel loads all its inputs before its first product, while the async kernel loads tokens as it goes.
   // For one or two tokens that pays only over many tiles, and for one only if another kernel norms it, because this one
@@ -185,6 +192,7 @@ bool valid(const GemmArgs& args) {
   for (int32_t i = 0; i < args.count; ++i) {
     const PackedWeight& w = args.targets[i].weight;
     if (!weight_supported(w.type, w.rows, w.cols) || w.data == nullptr || w.cols != args.targets[0].weight.cols) return false;
+    if (args.act != Act::kF16 && quantised(w.type)) return false;
   }
   if (args.norm.weight != nullptr) {
     const uintptr_t either = reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);

@@ -9,7 +9,7 @@
 //   gemv_registers.cuh           1 to 8      16 x 8                 the same; the inputs stay in registers
 //   skinny_wgmma_kernel.cuh      2 to 128    64 x 8 .. 64 x 128     wgmma, a cluster of two blocks shares a tile
 //   m128_wgmma_*kernel.cuh       above 64    128 x 128              the same with 128 rows
-//   prefill_wgmma_kernel.cuh     prefill     64/128 x 32 .. 256     wgmma, persistent clusters of up to eight blocks
+//   prefill_wgmma_kernel.cuh     prefill     64/128 x 64 .. 256     wgmma, persistent clusters of up to eight blocks
 //
 // One tile of a wgmma kernel (warp-specialised, as in CUTLASS and ThunderKittens):
 //
@@ -39,10 +39,10 @@
 //   ((out + (A_0 + bias)) + A_1) + ..., in f32 and in that order. Stream-K (Osama et al., 2023) also shares tiles
 //   between blocks along K, but lets the number of blocks set the cuts; here the cuts depend on the columns alone.
 //
-// Arithmetic: x is used as it is (f16 or bf16) and sums are f32. In kDecode the products of F16, BF16 and quantised
-// weights are exact, scales and mins multiply the f32 sum of their block (of 256 inputs if the type folds, see
-// folded.cuh), and F32 weights become two bf16 terms (relative error 2^-16). In kPrefill weights are rounded once to
-// the activation type.
+// Arithmetic: x is used as it is (f16 or bf16) and sums are f32. Quantised weights are rounded once to f16, in both classes
+// by the same code (fragment.cuh). Exceptions are kDecode's Q4_K and Q5_K, whose products are exact and whose scale and min
+// multiply the f32 sum of 256 inputs (folded.cuh). Float weights are exact in kDecode, F32 as two bf16 terms (relative
+// error 2^-16), and in kPrefill are rounded to the activation type.
 #pragma once
 
 #include <cstdint>
@@ -80,6 +80,7 @@ struct GemmNorm {
   const float* x = nullptr;       // (cols), 16-byte aligned; must not overlap an out
   const float* weight = nullptr;  // (cols), 16-byte aligned; null: x is GemmArgs::x
   float eps = 0;
+  float scale = 1;  // a power of two that multiplies the norm
 };
 
 // GemmHeads controls the epilogue kHeads, which has the bits of launch_finish_qkv (qkv.h). Queries and keys are
@@ -103,7 +104,7 @@ struct GemmArgs {
   GemmClass kind = GemmClass::kDecode;
   const void* x = nullptr;  // (tokens, cols) of type act, 16-byte aligned; must not overlap an out
   int64_t x_stride = 0;     // elements, a multiple of 8
-  Act act = Act::kF16;
+  Act act = Act::kF16;      // kBF16 only beside weights of a float type
   int32_t tokens = 0;
   GemmNorm norm;  // set only if gemm_fuses_norm
   GemmHeads heads;  // set for kHeads, which requires gemm_fuses_heads

@@ -15,27 +15,22 @@
 namespace mr::cuda {
 
 template <int32_t T, class A, class S>
-struct GemvAsyncBlock : GemvAsyncMma<T, A, S> {
-  using Tile = GemvTile<A, S>;
+struct GemvAsyncBlock {
   using Pipeline = GemvAsyncPipeline<T, A, S>;
-  using Products = GemvAsyncMma<T, A, S>;
-  using typename Products::Group;
-  using typename Products::Sums;
-  using typename Pipeline::Cursor;
-  using typename Pipeline::Layout;
-  using typename Pipeline::TokenFeed;
-  using typename Pipeline::WeightFeed;
-  using Products::multiply, Products::norms;
-  using Pipeline::advance, Pipeline::aim, Pipeline::fill;
-  using Pipeline::f, Pipeline::normed, Pipeline::unit_begin, Pipeline::unit_end;
-  using Tile::finish, Tile::partial_sums, Tile::lane, Tile::p, Tile::put, Tile::warp;
+  using Layout = typename Pipeline::Layout;
+  using Mma = GemvAsyncMma<T, A, S>;
+
+  const GemvParams& p;
+  GemvTile<A, S> tile;
+  const Pipeline pipeline;
 
   // Writes the normed row, and zeros after it up to whole units. It waits for the kernel before; the weights of the
   // first stages must already have been requested.
   __device__ __forceinline__ void norm_row() const {
     static_assert(norm_warps(kMostNormed) <= kSlices, "a row is normed by the warps of one block");
-    const int32_t thread = warp * 32 + lane, warps = norm_warps(p.cols), threads = warps * 32, groups = p.cols / 4;
-    float* const scratch = partial_sums;
+    const int32_t warp = tile.warp, lane = tile.lane, thread = warp * 32 + lane;
+    const int32_t warps = norm_warps(p.cols), threads = warps * 32, groups = p.cols / 4;
+    float* const scratch = tile.partial_sums;
     float4 weight[kNormKept], x[kNormKept];
 #pragma unroll
     for (int32_t k = 0; k < kNormKept; ++k) {
@@ -57,8 +52,8 @@ struct GemvAsyncBlock : GemvAsyncMma<T, A, S> {
     __syncthreads();
     sum = scratch[0];
     for (int32_t w = 1; w < warps; ++w) sum += scratch[w];
-    const float factor = norm_factor(sum, p.cols, p.norm.eps);
-    uint2* const row = reinterpret_cast<uint2*>(normed);
+    const float factor = norm_factor(sum, p.cols, p.norm.eps) * p.norm.scale;
+    uint2* const row = reinterpret_cast<uint2*>(pipeline.normed);
 #pragma unroll
     for (int32_t k = 0; k < kNormKept; ++k) {
       const int32_t i = thread + k * threads;
@@ -70,63 +65,61 @@ struct GemvAsyncBlock : GemvAsyncMma<T, A, S> {
   }
 
   __device__ __forceinline__ void run() {
-    // Slices are cut at whole groups.
-    unit_begin = p.groups * warp / kSlices * f.units;
-    unit_end = p.groups * (warp + 1) / kSlices * f.units;
-    const int32_t first_item = static_cast<int32_t>(blockIdx.x);
-    Cursor next{unit_begin < unit_end ? first_item : p.items, unit_begin};
-    WeightFeed weights;
-    TokenFeed tokens;
-    aim(weights, next);
+    const int32_t begin = pipeline.unit_begin, end = pipeline.unit_end, first_item = static_cast<int32_t>(blockIdx.x);
+    typename Pipeline::Cursor next{begin < end ? first_item : p.items, begin};
+    typename Pipeline::WeightFeed weights;
+    typename Pipeline::TokenFeed tokens;
+    pipeline.aim(weights, next);
 
     // Weights first: the kernel before may still be writing the tokens.
-    Cursor ahead = next;
+    typename Pipeline::Cursor ahead = next;
 #pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1 && ahead.item < p.items; ++s) {
-      fill(weights, ahead, s);
-      advance(ahead, weights);
+      pipeline.fill(weights, ahead, s);
+      pipeline.advance(ahead, weights);
     }
-    if (this->ends_heads()) this->aim_heads(first_item, true);
-    if (norms()) {
+    if (tile.ends_heads()) tile.aim_heads(first_item, true);
+    if (pipeline.norms()) {
       norm_row();
     } else {
       grid_wait();
       grid_trigger();
     }
-    aim(tokens, next);
+    pipeline.aim(tokens, next);
 #pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1; ++s) {
       if (next.item < p.items) {
-        if (!norms()) fill(tokens, next, s);
-        advance(next, tokens);
+        if (!pipeline.norms()) pipeline.fill(tokens, next, s);
+        pipeline.advance(next, tokens);
       }
       copies_commit();
     }
 
+    const Mma mma{pipeline};
     int32_t stage = 0, free_stage = Layout::stages - 1, buffer = 0;
 #pragma unroll 1
     for (int32_t item = first_item; item < p.items; item += p.item_stride) {
-      Sums acc = {};
-      Group group;
+      typename Mma::Sums acc = {};
+      typename Mma::Group group;
 #pragma unroll 1
-      for (int32_t unit = unit_begin; unit < unit_end; unit += S::units) {
+      for (int32_t unit = begin; unit < end; unit += S::units) {
         copies_wait<Layout::stages - 2>();
         __syncwarp();
         if (next.item < p.items) {
-          fill(weights, next, free_stage);
-          if (!norms()) fill(tokens, next, free_stage);
-          advance(next, weights, tokens);
+          pipeline.fill(weights, next, free_stage);
+          if (!pipeline.norms()) pipeline.fill(tokens, next, free_stage);
+          pipeline.advance(next, weights, tokens);
         }
         copies_commit();
-        multiply(acc, group, stage, unit);
+        mma.multiply(acc, group, stage, unit);
         free_stage = stage;
         stage = stage + 1 == Layout::stages ? 0 : stage + 1;
       }
-      float* const sums = partial_sums + buffer * S::reduction;
+      float* const sums = tile.partial_sums + buffer * S::reduction;
 #pragma unroll
-      for (int32_t r = 0; r < S::panels; ++r) put(acc[r], r, sums);
-      finish(item, sums);
-      if (this->ends_heads()) this->aim_heads(item + p.item_stride, false);
+      for (int32_t r = 0; r < S::panels; ++r) tile.put(acc[r], r, sums);
+      tile.finish(item, sums);
+      if (tile.ends_heads()) tile.aim_heads(item + p.item_stride, false);
       buffer ^= 1;
     }
   }
@@ -135,14 +128,12 @@ struct GemvAsyncBlock : GemvAsyncMma<T, A, S> {
 template <int32_t T, class A, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) gemv_async(const __grid_constant__ GemvParams p) {
   using Layout = GemvAsyncLayout<T, A, S, kGemvSharedKiB>;
-  extern __shared__ __align__(128) uint8_t stage_memory[];
-  GemvAsyncBlock<T, A, S> block{{{{p}}}};
-  block.shared = shared_address(stage_memory);
-  block.partial_sums = reinterpret_cast<float*>(stage_memory + Layout::partial_sums_at);
-  block.normed = stage_memory + Layout::tokens_at;
-  block.warp = static_cast<int32_t>(threadIdx.x) / 32;
-  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.policy = p.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();
+  uint8_t* const stage_memory = dynamic_memory();
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const uint64_t policy = p.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();
+  GemvAsyncBlock<T, A, S> block{p,
+                                {p, reinterpret_cast<float*>(stage_memory + Layout::partial_sums_at), warp, lane},
+                                {p, warp, lane, shared_address(stage_memory), stage_memory + Layout::tokens_at, policy}};
   block.run();
 }
 
@@ -171,11 +162,14 @@ GemvKernel fitting() {
 
 template <int32_t T, class A>
 GemvKernel gemv_kernel_for(GemvForm form) {
-  constexpr bool number = Format<T>::is_float, folds = kFolds<T, A>;
+  constexpr bool number = Format<T>::is_float, folds = kFolds<T>;
   constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4;
   switch (form) {
     case GemvForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
     case GemvForm::kPair1: return fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
+    case GemvForm::kDouble1:
+      if constexpr (T == kQ4_K) return fitting<T, A, 2, 1, 4, 2>();  // Q5_K would spill
+      break;
     case GemvForm::kSingle8: return fitting<T, A, 1, 8, most, blocks>();
     case GemvForm::kPair8: return fitting<T, A, 2, 8, most, blocks>();
     case GemvForm::kDouble8:
@@ -189,6 +183,14 @@ GemvKernel gemv_kernel_for(GemvForm form) {
       break;
   }
   return {};
+}
+
+// Quantised weights multiply f16 activations alone.
+template <int32_t T>
+GemvKernel gemv_kernel_of(Act act, GemvForm form) {
+  if (act == Act::kF16) return gemv_kernel_for<T, __half>(form);
+  if constexpr (Format<T>::is_float) return gemv_kernel_for<T, __nv_bfloat16>(form);
+  else return {};
 }
 
 }  // namespace mr::cuda

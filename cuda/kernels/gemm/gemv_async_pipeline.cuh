@@ -29,17 +29,13 @@ struct GemvAsyncLayout {
     return grouped ? S::units * (f.quants + f.high) + u * f.scales : u * unit + f.quants + f.high;
   }
 
-  static constexpr bool publishes = Format<T>::six_bits && !kFolds<T, A>;
-  static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units that are published at a time
-  static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
-  static constexpr int32_t exchange = S::warps * warp_exchange;
   static constexpr int32_t token_bytes(int32_t stages) {
     return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
   }
-  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * S::reduction * 4; }
+  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + 2 * S::reduction * 4; }
   // The most stages of which `blocks` fit, up to 6. With one token of a type that folds it is two on large SMs: on an
   // H100 longer pipelines cost a small model a seventh of its speed (cuda/kernels/README.md).
-  static constexpr int32_t most_stages = S::tokens == 1 && kFolds<T, A> && room == 228 ? 2 : 6;
+  static constexpr int32_t most_stages = S::tokens == 1 && kFolds<T> && room == 228 ? 2 : 6;
   static constexpr int32_t fitting_stages(int32_t blocks) {
     int32_t stages = most_stages;
     while (stages > 0 && bytes_of(stages) > room * 1024 / blocks - 1024) --stages;
@@ -48,24 +44,27 @@ struct GemvAsyncLayout {
   // If not even one block of two stages fits, the kernel does not run.
   static constexpr int32_t many = fitting_stages(S::blocks_per_sm), alone = fitting_stages(1);
   static constexpr int32_t stages = many >= 2 ? many : alone >= 2 ? alone : 2;
-  static constexpr int32_t tokens_at = stages * stage, exchange_at = tokens_at + token_bytes(stages), partial_sums_at = exchange_at + exchange;
+  static constexpr int32_t tokens_at = stages * stage, partial_sums_at = tokens_at + token_bytes(stages);
   static constexpr int32_t bytes = bytes_of(stages);
 };
 
 template <int32_t T, class A, class S>
-struct GemvAsyncPipeline : GemvTile<A, S> {
-  using Tile = GemvTile<A, S>;
+struct GemvAsyncPipeline {
   using Layout = GemvAsyncLayout<T, A, S, kGemvSharedKiB>;
   using Split = OperandSplit<T, A>;
   using E = typename Split::Element;
   static constexpr WeightFormat f = Format<T>::f;
 
-  using Tile::first_token, Tile::lane, Tile::p, Tile::tile_of, Tile::warp;
-
+  const GemvParams& p;
+  int32_t warp, lane;
   uint32_t shared;  // address of the pipelines
   uint8_t* normed;  // the row, if norms()
-  int32_t unit_begin, unit_end;  // of this warp's slice
   uint64_t policy;
+  // This warp's slice, which is cut at whole groups.
+  const int32_t unit_begin = p.groups * warp / kSlices * f.units, unit_end = p.groups * (warp + 1) / kSlices * f.units;
+
+  // Returns whether the block norms its token.
+  __device__ __forceinline__ bool norms() const { return S::tokens == 1 && p.norm.weight != nullptr; }
 
   // Cursor is a position in the sequence of stages of a warp's slice, item after item.
   struct Cursor {
@@ -80,7 +79,7 @@ struct GemvAsyncPipeline : GemvTile<A, S> {
   // Panels past the last are read as the last; their sums are discarded.
   __device__ __forceinline__ void aim(WeightFeed& feed, const Cursor& cursor) const {
     if (cursor.item >= p.items) return;
-    int32_t within = tile_of(cursor.item);
+    int32_t within = tile_of(p, cursor.item);
     const KernelTarget& target = p.pair ? p.targets[0] : target_of(p, within, within);
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
@@ -152,7 +151,7 @@ struct GemvAsyncPipeline : GemvTile<A, S> {
   __device__ __forceinline__ int32_t own_piece() const { return lane % row_lanes * 16; }
 
   __device__ __forceinline__ void aim(TokenFeed& feed, const Cursor& cursor) const {
-    const int32_t token = first_token(cursor.item) + own_row();
+    const int32_t token = first_token<S>(p, cursor.item) + own_row();
     feed.rows = min(p.tokens - token, S::tokens - own_row());
     feed.row = static_cast<const uint8_t*>(p.x) + token * p.x_stride * 2 + own_piece();
   }
@@ -175,6 +174,13 @@ struct GemvAsyncPipeline : GemvTile<A, S> {
       if (whole) copy16_through(place, row);
       else copy16_or_zero(place, left > 0 ? row : static_cast<const uint8_t*>(p.x), static_cast<uint32_t>(min(max(left, 0), 16)));
     }
+  }
+
+  // Returns where this lane's row of a stage's tokens begins, for load_matrices.
+  __device__ __forceinline__ uint32_t tokens_at(int32_t stage, int32_t unit) const {
+    const uint32_t row = norms() ? shared + Layout::tokens_at + unit * (kUnitCols * 2)
+                                 : tokens_in(stage) + (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row;
+    return row + (lane >> 3) * 16;
   }
 
   // Advances to the next stage of the slice, and moves the feeds if it belongs to another item.

@@ -31,16 +31,17 @@ struct GemvRegistersLayout {
 };
 
 template <int32_t T, class S>
-struct GemvRegistersBlock : GemvTile<__half, S> {
-  using Tile = GemvTile<__half, S>;
+struct GemvRegistersBlock {
   using Layout = GemvRegistersLayout<T, S, kGemvSharedKiB>;
-  using Tile::finish, Tile::partial_sums, Tile::lane, Tile::p, Tile::put, Tile::warp;
   static constexpr int32_t units = Format<T>::f.units, group_bytes = Format<T>::group_bytes;
 
+  const GemvParams& p;
+  GemvTile<__half, S> tile;
   uint32_t shared;      // address of the stages
-  int32_t first_group;  // of this warp's slice
-  int32_t groups;       // <= kRegisterGroups
   uint64_t policy;
+  const int32_t warp = tile.warp, lane = tile.lane;
+  const int32_t first_group = p.groups * warp / kSlices;                 // of this warp's slice
+  const int32_t groups = p.groups * (warp + 1) / kSlices - first_group;  // <= kRegisterGroups
 
   // Inputs is one group of eight tokens.
   struct Inputs {
@@ -133,7 +134,7 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
   template <int32_t u>
   __device__ __forceinline__ void multiply_unit(float (&products)[4], const FoldedHeader& header, const Inputs& inputs,
                                                 uint32_t weights) const {
-    UnitQuants<T, __half, 1> quants;
+    UnitQuants<T> quants;
     quants.begin(weights + Format<T>::quants_at(u), weights + Format<T>::high_at(u), lane);
     uint32_t a[4][4];
     folded_unit<T, u>(header, quants, false, a);
@@ -145,8 +146,6 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
   }
 
   __device__ __forceinline__ void run() {
-    first_group = p.groups * warp / kSlices;
-    groups = p.groups * (warp + 1) / kSlices - first_group;
     const int32_t first_item = static_cast<int32_t>(blockIdx.x);
     Cursor next{groups > 0 ? first_item : p.items, 0, 0, nullptr};
     if (next.item < p.items) aim(next);
@@ -156,7 +155,7 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
       fill(next, s);
       copies_commit();
     }
-    if (this->ends_heads()) this->aim_heads(first_item, true);
+    if (tile.ends_heads()) tile.aim_heads(first_item, true);
     grid_wait();
     grid_trigger();
     Inputs inputs[kRegisterGroups];
@@ -165,7 +164,7 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
     int32_t stage = 0, free_stage = Layout::stages - 1, buffer = 0;
 #pragma unroll 1
     for (int32_t item = first_item; item < p.items; item += p.item_stride) {
-      float* const sums = partial_sums + buffer * S::reduction;
+      float* const sums = tile.partial_sums + buffer * S::reduction;
 #pragma unroll 1
       for (int32_t panel = 0; panel < S::panels; ++panel) {
         float acc[4] = {0, 0, 0, 0};
@@ -180,10 +179,10 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
           free_stage = stage;
           stage = stage + 1 == Layout::stages ? 0 : stage + 1;
         }
-        put(acc, panel, sums);
+        tile.put(acc, panel, sums);
       }
-      finish(item, sums);
-      if (this->ends_heads()) this->aim_heads(item + p.item_stride, false);
+      tile.finish(item, sums);
+      if (tile.ends_heads()) tile.aim_heads(item + p.item_stride, false);
       buffer ^= 1;
     }
   }
@@ -191,13 +190,12 @@ struct GemvRegistersBlock : GemvTile<__half, S> {
 
 template <int32_t T, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) gemv_registers(const __grid_constant__ GemvParams p) {
-  extern __shared__ __align__(128) uint8_t stage_memory[];
-  GemvRegistersBlock<T, S> block{{p}};
-  block.shared = shared_address(stage_memory);
-  block.partial_sums = reinterpret_cast<float*>(stage_memory + GemvRegistersLayout<T, S, kGemvSharedKiB>::partial_sums_at);
-  block.warp = static_cast<int32_t>(threadIdx.x) / 32;
-  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.policy = evict_first_policy();
+  uint8_t* const stage_memory = dynamic_memory();
+  float* const partial_sums = reinterpret_cast<float*>(stage_memory + GemvRegistersLayout<T, S, kGemvSharedKiB>::partial_sums_at);
+  GemvRegistersBlock<T, S> block{p,
+                                 {p, partial_sums, static_cast<int32_t>(threadIdx.x) / 32, static_cast<int32_t>(threadIdx.x) % 32},
+                                 shared_address(stage_memory),
+                                 evict_first_policy()};
   block.run();
 }
 

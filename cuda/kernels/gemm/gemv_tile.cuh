@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/act.cuh"
 #include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/targets.cuh"
@@ -44,20 +45,22 @@ int32_t gemv_shared_bytes(int32_t capability, F&& bytes) {
   }
 }
 
+// An item's row tile, and its first token.
+__device__ __forceinline__ int32_t tile_of(const GemvParams& p, int32_t item) { return p.token_tiles == 1 ? item : item / p.token_tiles; }
+template <class S>
+__device__ __forceinline__ int32_t first_token(const GemvParams& p, int32_t item) {
+  return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
+}
+
 template <class A, class S>
 struct GemvTile {
   const GemvParams& p;
   float* partial_sums;  // two buffers of S::reduction floats, used alternately
   int32_t warp, lane;
-  HeadsEpilogue heads;
+  HeadsEpilogue heads = {};
 
   // Returns whether the block runs the epilogue kHeads; tiles of two panels do not.
   __device__ __forceinline__ bool ends_heads() const { return S::panels == 1 && p.epilogue == Epilogue::kHeads; }
-
-  __device__ __forceinline__ int32_t tile_of(int32_t item) const { return p.token_tiles == 1 ? item : item / p.token_tiles; }
-  __device__ __forceinline__ int32_t first_token(int32_t item) const {
-    return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
-  }
 
   // Stores this warp's sums of a panel for the reduction.
   __device__ __forceinline__ void put(const float (&sums)[4], int32_t panel, float* buffer) const {
@@ -87,7 +90,7 @@ struct GemvTile {
   template <class F>
   __device__ __forceinline__ void each_row(int32_t item, F&& sum) const {
     static_assert(S::rows * S::tokens <= S::threads);
-    const int32_t tile = tile_of(item), token0 = first_token(item), thread = warp * 32 + lane;
+    const int32_t tile = tile_of(p, item), token0 = first_token<S>(p, item), thread = warp * 32 + lane;
     if (thread >= S::rows * S::tokens) return;
     if (p.pair) {
       const int32_t local = thread % kPanelRows, column = thread / kPanelRows, row = tile * kPanelRows + local;
@@ -107,7 +110,7 @@ struct GemvTile {
     switch (p.epilogue) {
       case Epilogue::kStoreF32: static_cast<float*>(target.out)[element] = y; break;
       case Epilogue::kAddF32: static_cast<float*>(target.out)[element] = before + y; break;
-      case Epilogue::kStoreAct: static_cast<A*>(target.out)[element] = A(y); break;
+      case Epilogue::kStoreAct: static_cast<A*>(target.out)[element] = ActOps<A>::from(y); break;
       case Epilogue::kSwiGLU: break;
       case Epilogue::kHeads:
         if constexpr (S::panels == 1) heads.finish(p.heads.layout.act, row, lane, y);
@@ -120,11 +123,11 @@ struct GemvTile {
   __device__ __forceinline__ void aim_heads(int32_t item, bool first) {
     const int32_t thread = warp * 32 + lane, column = thread / S::rows;
     if (thread >= S::rows * S::tokens || item >= p.items) return;
-    const int32_t token = first_token(item) + column;
+    const int32_t token = first_token<S>(p, item) + column;
     if (token >= p.tokens) return;
     if (first || p.token_tiles > 1) heads.find(p.heads, token);
     int32_t within;
-    const KernelTarget& target = target_of(p, tile_of(item), within);
+    const KernelTarget& target = target_of(p, tile_of(p, item), within);
     heads.aim(p.heads, target, within * S::rows + thread % S::rows, token);
   }
 
@@ -134,7 +137,8 @@ struct GemvTile {
     if (p.targets[0].bias != nullptr) gate += p.targets[0].bias[row];
     if (p.targets[1].bias != nullptr) up += p.targets[1].bias[row];
     const float u = p.gelu != 0 ? gelu_argument(gate) : gate;
-    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-u)) * up * p.pair_share);
+    const float y = gate / (1.0f + expf(-u)) * up * p.pair_share;
+    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = ActOps<A>::from(y);
   }
 };
 

@@ -27,7 +27,7 @@ template <int32_t i = 0>
 WgmmaKernel find_quants_kernel(int32_t type) {
   if constexpr (i < kWeightTypeCount) {
     constexpr int32_t T = kWeightFormats[i].type;
-    if constexpr (m128_quant_supported(T)) {
+    if constexpr (quantised(T)) {
       if (T == type) return m128_wgmma_quant_kernel<kernel_type(T)>();
     }
     return find_quants_kernel<i + 1>(type);
@@ -50,17 +50,15 @@ const PreparedM128& prepared_of(int32_t device, const GemmArgs& args, int32_t fi
 bool needs_input_sums(int32_t type) { return type == kQ4_K || type == kQ5_K; }
 
 // Estimates the rounds of tiles of a launch in the unit of skinny_wgmma_time, whose tiles have half the rows and half
-// the tokens. Measured on one H200, 8B, 96 to 256 tokens: a round of 128 rows of quantised weights takes as long as 2.0
-// to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU) for types that fold and are scaled once in 256 inputs, and 3.1 to 3.8
-// (3.4 to 3.9) for the others.
+// the tokens. Measured on one H200, 8B, 96 to 256 tokens: a round of 128 rows of weights that fold takes as long as 2.0
+// to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU). Other quantised weights are taken to be alike.
 int64_t m128_wgmma_time(const PreparedM128& m128, const GemmArgs& args, int32_t first, int32_t last) {
   const int32_t type = args.targets[first].weight.type;
   const int64_t tiles = wgmma_params(args, first, last, kM128Panels).tiles;
   const int64_t items = tiles * ((args.tokens + kM128Tokens - 1) / kM128Tokens), rounds = (items + m128.clusters - 1) / m128.clusters;
   constexpr int64_t kRound = kM128Panels * kPanelRows + kM128Tokens, kSkinnyRound = kRound / 2;
-  if (!m128_quant_supported(type)) return rounds * kRound;
-  const bool pair = args.epilogue == Epilogue::kSwiGLU;
-  return rounds * kSkinnyRound * (needs_input_sums(type) ? (pair ? 305 : 290) : (pair ? 370 : 340)) / 100;
+  if (!quantised(type)) return rounds * kRound;
+  return rounds * kSkinnyRound * (args.epilogue == Epilogue::kSwiGLU ? 305 : 290) / 100;
 }
 
 }  // namespace
@@ -97,7 +95,7 @@ cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t firs
   p.item_stride = std::min(p.items, m128.clusters);
   const ClusterLaunch launch(m128.kernel, p.item_stride, kM128Cluster, on);
   cudaError_t error = cudaSuccess;
-  if (!m128_quant_supported(type)) {
+  if (!quantised(type)) {
     M128Maps maps;
     error = map_tokens(args, kM128Tokens, &maps.tokens);
     for (int32_t i = 0; i < p.count && error == cudaSuccess; ++i) error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);

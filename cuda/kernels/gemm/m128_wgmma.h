@@ -22,12 +22,6 @@ WgmmaKernel m128_wgmma_kernel_bf16();
 template <int32_t T>
 WgmmaKernel m128_wgmma_quant_kernel();
 
-// Returns whether a quantised type has a kernel here: its blocks have no mins, or fold (folded.cuh).
-constexpr bool m128_quant_supported(int32_t type) {
-  return type == kQ8_0 || type == kQ4_0 || type == kQ5_0 || type == kIQ4_NL || type == kQ4_K || type == kQ5_K || type == kQ6_K ||
-         kernel_type(type) == kCodes;
-}
-
 // prepare and launch as in prefill_wgmma.h; prepare must come after prepare_prefill_wgmma. m128_wgmma_faster returns
 // whether the kernel runs on the device for the targets' type and is expected to take less time than
 // launch_skinny_wgmma.

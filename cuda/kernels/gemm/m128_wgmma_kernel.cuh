@@ -108,13 +108,7 @@ struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
   __device__ __forceinline__ void load(uint32_t (&a)[4][4], const StageCursor& cursor) const {
     const uint32_t panel = stage_memory + cursor.stage * Layout::stage + warp * Layout::panel;
 #pragma unroll
-    for (int32_t step = 0; step < 4; ++step) {
-      const uint4 v = load_shared16(panel + step * 512 + lane * 16);
-      a[step][0] = v.x;
-      a[step][1] = v.y;
-      a[step][2] = v.z;
-      a[step][3] = v.w;
-    }
+    for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], panel, step, lane);
   }
 
   __device__ __forceinline__ void release(int32_t stage) const {
@@ -145,6 +139,7 @@ struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
           load(a[1 - i], cursor);
         }
         wgmma_wait<0>();
+        wgmma_keep(a[i]);
         release(stage);
       }
     }

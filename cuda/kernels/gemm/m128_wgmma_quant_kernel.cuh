@@ -2,9 +2,9 @@
 // contract.
 //
 // Like m128_wgmma_kernel.cuh it processes tiles of 128 rows by 128 tokens with clusters of two blocks, so weights are
-// unpacked once for 128 tokens. A consumer warpgroup alternates between the two halves of the tokens: while one half's
-// products run, the other half's sums are scaled on the CUDA cores. Finished slices are saved in shared memory, because
-// accumulators of a further slice do not fit the registers. m128_wgmma_reduction.cuh adds the sums of the two blocks.
+// unpacked once for 128 tokens, while the products of the unit before run. If blocks fold, a consumer warpgroup alternates
+// between the two halves of the tokens: while one half's products run, the other half's sums are scaled on the CUDA cores.
+// Finished slices are saved in shared memory, because accumulators of a further slice do not fit the registers. m128_wgmma_reduction.cuh adds the sums of the two blocks.
 #pragma once
 
 #include "kernels/gemm/m128_wgmma_quant_pipeline.cuh"
@@ -26,7 +26,6 @@ struct M128QuantBlock : M128QuantPipeline<T> {
       Pipeline::slice_begin, Pipeline::warp;
 
   using Half = float[Layout::tokens / 4];  // half of the tokens
-  using Halves = Half[2];
 
   // Cursors is a warpgroup's position in its pipelines; left: groups of weights that it has not begun to unpack.
   struct Cursors {
@@ -43,9 +42,13 @@ struct M128QuantBlock : M128QuantPipeline<T> {
     return swizzled_rows64(Pipeline::input_sums + half * (Layout::input_sums / 2));
   }
 
-  __device__ __forceinline__ static void add(Half& acc, const Half& c, float row_g, float row_g8) {
+  template <int32_t half>
+  __device__ __forceinline__ static void add(Sums& acc, const Half& c, float row_g, float row_g8) {
 #pragma unroll
-    for (int32_t i = 0; i < Layout::tokens / 4; ++i) acc[i] = fmaf(i % 4 < 2 ? row_g : row_g8, c[i], acc[i]);
+    for (int32_t i = 0; i < Layout::tokens / 4; ++i) {
+      float& sum = acc[half * (Layout::tokens / 4) + i];
+      sum = fmaf(i % 4 < 2 ? row_g : row_g8, c[i], sum);
+    }
   }
 
   __device__ __forceinline__ void await_weights(const Cursors& cursor) const {
@@ -60,7 +63,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
   // Folded is the state from a block's first unit to its last, for types that fold.
   struct Folded {
     FoldedHeader header;
-    Halves c;  // the products, then the products of mins
+    Half c[2];  // the products, then the products of mins
     uint32_t a[2][4][4];
   };
 
@@ -73,7 +76,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
       cursor.header_slot ^= 1;
       --cursor.left;
     }
-    UnitQuants<T, __half, 1> quants;
+    UnitQuants<T> quants;
     quants.begin(plane(cursor.weights.stage, 0), plane(cursor.weights.stage, 1), lane);
     folded_unit<T, u>(s.header, quants, false, s.a[u % 2]);
   }
@@ -114,7 +117,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
   }
 
   // Adds the products of `groups` groups, the first of which has begun, and begins the group after them.
-  __device__ __forceinline__ void multiply(Halves& acc, Folded& s, Cursors& cursor, int32_t groups) const {
+  __device__ __forceinline__ void multiply(Sums& acc, Folded& s, Cursors& cursor, int32_t groups) const {
 #pragma unroll 1
     for (; groups > 0; --groups) {
       uint32_t before;
@@ -130,113 +133,70 @@ struct M128QuantBlock : M128QuantPipeline<T> {
       begin(s, cursor);
       barrier_wait(full_sums, cursor.sums_phase);
       wgmma_wait<1>();
-      add(acc[0], s.c[0], d[0], d[1]);
+      add<0>(acc, s.c[0], d[0], d[1]);
       issue_mins<0>(s, mins);
       wgmma_wait<1>();
       release(before);
-      add(acc[1], s.c[1], d[0], d[1]);
+      add<1>(acc, s.c[1], d[0], d[1]);
       issue_mins<1>(s, mins);
       wgmma_wait<1>();
-      add(acc[0], s.c[0], dmin[0], dmin[1]);
+      add<0>(acc, s.c[0], dmin[0], dmin[1]);
       wgmma_wait<0>();
       release(empty_sums);
       cursor.sums_phase ^= 1;
-      add(acc[1], s.c[1], dmin[0], dmin[1]);
+      add<1>(acc, s.c[1], dmin[0], dmin[1]);
     }
   }
 
-  // A unit of blocks of 32 or of 16 inputs has this many parts, each with a scale of its own.
-  static constexpr int32_t parts = UnitScales<T, __half>::blocks, steps = 4 / parts;
-
-  // Scaled is the state from unit to unit, for types whose blocks are scaled one by one.
-  struct Scaled {
-    UnitQuants<T, __half, 1> quants;
-    GroupHeader<T, __half> header;
-    UnitScales<T, __half> scales;
-    Halves c;
-    uint32_t a[2][steps][1][4];
-    int32_t u = 0;  // index of the current unit in its group
+  // Rounded is the state from unit to unit, for the other types: the fragments of the next unit.
+  struct Rounded {
+    GroupHeader<T> header;
+    uint32_t a[4][4];
+    int32_t u = 0;  // of the unit after it in its group
   };
 
-  template <int32_t part>
-  __device__ __forceinline__ static void unpack(Scaled& s) {
-    s.quants.template take<part * steps>(s.a[part % 2][0]);
-    if constexpr (steps == 2) s.quants.template take<part * steps + 1>(s.a[part % 2][1]);
-  }
-
-  // Begins the next unit, if there is one: loads its scales and unpacks the fragments of its first part.
-  __device__ __forceinline__ void begin(Scaled& s, Cursors& cursor) const {
+  // Makes the fragments of the block's next unit, if there is one.
+  __device__ __forceinline__ void begin(Rounded& s, Cursors& cursor) const {
     if (s.u == 0) {
       if (cursor.left == 0) return;
       --cursor.left;
     }
     await_weights(cursor);
     const uint32_t quants = plane(cursor.weights.stage, 0);
+    RoundedUnit<T> unit;
     if constexpr (f.units == 1) {
-      s.quants.begin(quants, quants + f.quants, lane);
-      s.scales.load(quants + f.quants + f.high, s.header, lane);
+      unit.begin(quants, quants + f.quants, quants + f.quants + f.high, s.header, lane);
     } else {
       if (s.u == 0) {
         s.header.load(Pipeline::header_at(cursor.header_slot), lane);
         cursor.header_slot ^= 1;
       }
       s.u = (s.u + 1) % f.units;
-      s.quants.begin(quants, plane(cursor.weights.stage, 1), lane);
-      s.quants.use(s.header);
-      s.scales.load(plane(cursor.weights.stage, 2), s.header, lane);
+      unit.begin(quants, plane(cursor.weights.stage, 1), plane(cursor.weights.stage, 2), s.header, lane);
     }
-    unpack<0>(s);
+    unit.take_all(s.a);
   }
 
-  // Issues the products of a part with half of the tokens.
-  template <int32_t part>
-  __device__ __forceinline__ void issue(Scaled& s, int32_t stage, int32_t half) const {
-    const uint64_t x = rows_at(stage, half) + part * steps * 2;
-    wgmma_fence();
-    wgmma_m64<__half, false>(s.c[half], s.a[part % 2][0][0], x);
-    if constexpr (steps == 2) wgmma_m64<__half>(s.c[half], s.a[part % 2][1][0], x + 2);
-    wgmma_commit();
-  }
-
-  // Adds the products of a part with the first half of the tokens, and of the part before with the second half, which
-  // are running.
-  template <int32_t part>
-  __device__ __forceinline__ void add_part(Halves& acc, Scaled& s, Cursors& cursor, int32_t stage, const float (&factors)[parts][2]) const {
-    issue<part>(s, stage, 0);
-    if constexpr (part == parts - 1) release_weights(cursor);
-    if constexpr (part > 0) {
-      wgmma_wait<1>();
-      add(acc[1], s.c[1], factors[part - 1][0], factors[part - 1][1]);
-    }
-    issue<part>(s, stage, 1);
-    if constexpr (part + 1 < parts) unpack<part + 1>(s);
-    else begin(s, cursor);
-    wgmma_wait<1>();
-    add(acc[0], s.c[0], factors[part][0], factors[part][1]);
-  }
-
-  // Adds the products of `groups` groups, the first unit of which has begun, and begins the group after them.
-  __device__ __forceinline__ void multiply(Halves& acc, Scaled& s, Cursors& cursor, int32_t groups) const {
+  // Adds the products of `groups` groups, the first unit of which has begun, and begins the unit after them. A unit's
+  // fragments are made while the products of the one before run.
+  __device__ __forceinline__ void multiply(Sums& acc, Rounded& s, Cursors& cursor, int32_t groups) const {
 #pragma unroll 1
     for (int32_t units = groups * f.units; units > 0; --units) {
-      float factors[parts][2];
+      uint32_t a[4][4];
 #pragma unroll
-      for (int32_t part = 0; part < parts; ++part) {
-        factors[part][0] = s.scales.scale[0][part];
-        factors[part][1] = s.scales.scale[1][part];
-      }
+      for (int32_t i = 0; i < 16; ++i) a[i / 4][i % 4] = s.a[i / 4][i % 4];
       const int32_t stage = cursor.rows.stage;
       barrier_wait(full + stage * 8, cursor.rows.phase);
-      add_part<0>(acc, s, cursor, stage, factors);
-      add_part<1>(acc, s, cursor, stage, factors);
-      if constexpr (parts == 4) {
-        add_part<2>(acc, s, cursor, stage, factors);
-        add_part<3>(acc, s, cursor, stage, factors);
-      }
+      wgmma_fence();
+#pragma unroll
+      for (int32_t step = 0; step < 4; ++step) wgmma_m64<__half>(acc, a[step], rows_at(stage, 0) + step * 2);
+      wgmma_commit();
+      release_weights(cursor);
+      begin(s, cursor);
       wgmma_wait<0>();
+      wgmma_keep(a);
       release(empty + stage * 8);
       cursor.rows.next();
-      add(acc[1], s.c[1], factors[parts - 1][0], factors[parts - 1][1]);
     }
   }
 
@@ -262,10 +222,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
 
   // Ends a slice. The first two are saved. The third goes to the reduction buffer, which holds the tile before until
   // then, and the fourth is added to it.
-  __device__ __forceinline__ void end(int32_t slice, const Halves& acc, uint32_t phase) const {
-    Sums sums;
-#pragma unroll
-    for (int32_t i = 0; i < Layout::tokens / 2; ++i) sums[i] = acc[i / (Layout::tokens / 4)][i % (Layout::tokens / 4)];
+  __device__ __forceinline__ void end(int32_t slice, Sums& sums, uint32_t phase) const {
     if (slice == 0) {
       save(sums);
     } else if (slice == 1) {
@@ -282,7 +239,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
   }
 
   __device__ __forceinline__ void consume() const {
-    std::conditional_t<Layout::folds, Folded, Scaled> s;
+    std::conditional_t<Layout::folds, Folded, Rounded> s;
     Cursors cursor;
     cursor.left = (slice_begin(4) - slice_begin(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
     begin(s, cursor);
@@ -290,9 +247,9 @@ struct M128QuantBlock : M128QuantPipeline<T> {
     for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
 #pragma unroll 1
       for (int32_t slice = 0; slice < 4; ++slice) {
-        Halves acc = {};
-        multiply(acc, s, cursor, slice_begin(slice + 1) - slice_begin(slice));
-        end(slice, acc, phase);
+        Sums sums = {};
+        multiply(sums, s, cursor, slice_begin(slice + 1) - slice_begin(slice));
+        end(slice, sums, phase);
       }
       this->signal(Pipeline::ready);
       if (!this->last(item)) continue;

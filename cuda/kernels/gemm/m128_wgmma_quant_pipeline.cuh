@@ -26,7 +26,7 @@ constexpr int32_t kM128QuantSpareWarps = 2;  // warps after the two producers th
 template <int32_t T>
 struct M128QuantLayout {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr bool folds = kFolds<T, __half>;
+  static constexpr bool folds = kFolds<T>;
   static constexpr int32_t tokens = kM128Tokens, panels = kM128Panels;
   __host__ __device__ static constexpr int32_t plane_bytes(int32_t i) {
     constexpr WeightFormat format = f;

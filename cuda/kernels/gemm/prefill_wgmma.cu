@@ -53,15 +53,14 @@ struct Unpacking {
 };
 constexpr Unpacking kNumbers{700, 0, 60'000}, kQuantised{2'400, 900, 90'000};
 
-bool quantised(int32_t type) { return kWeightFormats[type].block > 1; }
-
+// type: an index of kWeightFormats.
 int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_t blocks) {
   const auto [rows, tokens] = kPrefillFormList[shape.form];
   const WeightFormat& format = kWeightFormats[type];
   const int64_t weight_bytes = int64_t{format.group_bytes()} / format.units * (rows / kPanelRows);
   const int64_t token_bytes = int64_t{tokens} * kUnitCols * 2;
   const int64_t asked = weight_bytes / shape.cluster.tokens + token_bytes / shape.cluster.rows;
-  const Unpacking& unpacking = quantised(type) ? kQuantised : kNumbers;
+  const Unpacking& unpacking = quantised(kWeightFormats[type].type) ? kQuantised : kNumbers;
   const int64_t slowest = std::max({kMultiply * rows * tokens, kReceive * (weight_bytes + token_bytes), kShare * blocks * asked / 1000,
                                     unpacking.row * rows + unpacking.token * tokens});
   return units * (slowest + unpacking.turn) + kTile;
@@ -89,13 +88,10 @@ bool concurrent(const WgmmaParams& p, int64_t clusters) {
   return p.partitions > 1 && int64_t{p.row_clusters} * p.token_tiles * p.partitions <= clusters;
 }
 
-// Estimates the rounds of tiles of a shape, in picoseconds; `p` must be of the shape's rows. INT64_MAX if the device
-// cannot hold such a cluster, or small tiles would unpack the same weights several times.
-int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, WgmmaParams& p) {
+// Estimates the rounds of tiles of a shape, in picoseconds; `p` must be of the shape's rows.
+int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, Act act, const PrefillShape& shape, WgmmaParams& p) {
   const int64_t clusters = on_device.clusters[shape.cluster.blocks()];
-  constexpr int32_t kSmall = 32;  // tokens
-  const bool again = quantised(type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
-  if (clusters == 0 || again) return INT64_MAX;
+  if (clusters == 0 || on_device.kernels[type][static_cast<int32_t>(act)][shape.form].function == nullptr) return INT64_MAX;
   lay_out(shape, p);
   const int64_t items = int64_t{p.row_clusters} * p.token_tiles, whole = whole_items(shape, p, clusters), more = p.partitions - 1;
   const int64_t blocks = std::min(items, clusters) * shape.cluster.blocks();
@@ -108,7 +104,7 @@ int64_t gemm_time(const PreparedPrefill& on_device, int32_t type, const PrefillS
 
 int64_t prefill_wgmma_time(const PrefillShape& shape, int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
   WgmmaParams p = wgmma_params(args, first, last, kPrefillFormList[shape.form].rows / kPanelRows);
-  return gemm_time(prepared[device], weight_format_index(args.targets[first].weight.type), shape, p);
+  return gemm_time(prepared[device], weight_format_index(args.targets[first].weight.type), args.act, shape, p);
 }
 
 PrefillShape fastest_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
@@ -120,7 +116,7 @@ PrefillShape fastest_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t
     const int32_t rows = kPrefillFormList[form].rows;
     if (form == 0 || rows != kPrefillFormList[form - 1].rows) p = wgmma_params(args, first, last, rows / kPanelRows);
     for (const PrefillCluster& cluster : kPrefillClusters) {
-      const int64_t time = gemm_time(prepared[device], type, {form, cluster}, p);
+      const int64_t time = gemm_time(prepared[device], type, args.act, {form, cluster}, p);
       if (time >= least) continue;
       least = time;
       best = {form, cluster};
@@ -232,13 +228,14 @@ cudaError_t prepare_prefill_wgmma(int32_t device, int32_t sms) {
     for (int32_t a = 0; a < 2; ++a) {
       for (int32_t form = 0; form < kPrefillForms; ++form) {
         WgmmaKernel& k = out.kernels[t][a][form] = find_kernel(t, static_cast<Act>(a), form);
+        if (k.function == nullptr) continue;
         error = cudaFuncSetAttribute(k.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
         if (error != cudaSuccess) return error;
       }
     }
   }
   // The number of clusters does not depend on the kernel: each block fills an SM.
-  const WgmmaKernel& any = out.kernels[0][0][0];
+  const WgmmaKernel& any = out.kernels[weight_format_index(kF16)][static_cast<int32_t>(Act::kF16)][0];
   for (const PrefillCluster& cluster : kPrefillClusters) {
     int32_t& clusters = out.clusters[cluster.blocks()];
     if (clusters == 0) error = ClusterLaunch(any, 1, cluster.blocks(), Stream{}).most(&clusters);
@@ -266,7 +263,7 @@ cudaError_t launch_prefill_wgmma_as(const PrefillShape& shape, int32_t device, c
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   const WgmmaKernel& kernel = prepared[device].kernels[type][static_cast<int32_t>(args.act)][shape.form];
   const int32_t clusters = prepared[device].clusters[shape.cluster.blocks()], panels = kernel.rows / kPanelRows;
-  if (clusters == 0) return cudaErrorNotSupported;
+  if (clusters == 0 || kernel.function == nullptr) return cudaErrorNotSupported;
   WgmmaParams p = wgmma_params(args, first, last, panels);
   lay_out(shape, p);
   p.band = std::min(p.row_clusters, 16 / p.row_blocks);

@@ -49,9 +49,10 @@ struct WgmmaKernel {
 struct PrefillForm {
   int32_t rows, tokens;
 };
-constexpr PrefillForm kPrefillFormList[] = {{64, 32}, {64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}};
+constexpr PrefillForm kPrefillFormList[] = {{64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}};
 constexpr int32_t kPrefillForms = sizeof(kPrefillFormList) / sizeof(kPrefillFormList[0]);
 constexpr int32_t kWidestForm = kPrefillForms - 1, kHalfForm = kWidestForm - 1;  // kHalfForm has half of the tokens of kWidestForm
+constexpr int32_t kOnlyForm = 1;  // of float weights that are rounded to the activation type, which few models have
 
 // PrefillCluster is the shape of a cluster. Blocks side by side along the rows share tokens, blocks along the tokens
 // share weights. Each block loads its share of the common data and multicasts it to the others.
@@ -79,7 +80,7 @@ __host__ __device__ constexpr int32_t prefill_plane(const WeightFormat& format, 
   return i == 0 ? format.quants : i == 1 ? format.high : i == 2 ? format.scales : format.header;
 }
 
-// Defined once for each type, see instances/. Null if the build has no machine code for sm_90a.
+// Defined once for each type, see instances/. Null if there is no such form, or no machine code for sm_90a.
 template <int32_t T>
 WgmmaKernel prefill_wgmma_kernel(Act act, int32_t form);
 
@@ -98,11 +99,11 @@ cudaError_t prepare_prefill_wgmma(int32_t device, int32_t sms);
 bool wgmma_available(int32_t device);
 // As in gemm.h.
 int32_t prefill_grain(int32_t device, int64_t rows);
-// For targets [first, last) of one type and tokens > 0: the expected time of a shape in picoseconds, INT64_MAX if the
-// device cannot hold such a cluster; and the shape with the least expected time.
+// For targets [first, last) of one type and tokens > 0: the expected time of a shape in picoseconds, INT64_MAX if the type
+// has no such form or the device cannot hold such a cluster; and the shape with the least expected time.
 int64_t prefill_wgmma_time(const PrefillShape& shape, int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 PrefillShape fastest_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
-// Launches with the fastest shape, or with any shape of kPrefillFormList and kPrefillClusters. All give the same bits.
+// Launches with the fastest shape, or with any shape that has an expected time. All give the same bits.
 cudaError_t launch_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
 cudaError_t launch_prefill_wgmma_as(const PrefillShape& shape, int32_t device, const GemmArgs& args, int32_t first, int32_t last,
                               const Stream& on);

@@ -199,7 +199,7 @@ struct PrefillEpilogue {
   __device__ __forceinline__ void store_rows(const KernelTarget& target, const Sums& sums, const float (&bias)[2], int32_t row,
                                              int32_t token) const {
     const bool has[2] = {row < target.rows, row + 8 < target.rows};
-    constexpr int32_t together = tokens < 64 ? tokens / 8 : 8;
+    constexpr int32_t together = 8;
 #pragma unroll
     for (int32_t n0 = 0; n0 < tokens / 8; n0 += together) {
       float y[together][4];

@@ -1,10 +1,10 @@
-// prefill_wgmma_fragments: turns a unit of a panel's packed bytes into A fragments of the activation type, scaled in
-// f32 and rounded once.
+// prefill_wgmma_fragments: turns a unit of a panel's packed bytes into A fragments of the activation type.
 //
 // If only one warpgroup multiplies quantised weights, a second one makes the fragments of every other unit and hands
 // them over.
 #pragma once
 
+#include "kernels/act.cuh"
 #include "kernels/gemm/fragment.cuh"
 #include "kernels/gemm/prefill_wgmma_pipeline.cuh"
 
@@ -12,61 +12,22 @@ namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// RoundedUnit makes A fragments of the activation type from one unit of a panel.
+// Makes the fragment of a step of float weights, rounded to the activation type if they are of another.
 template <int32_t T, class A>
-struct RoundedUnit {
-  static constexpr bool same = (T == kF16 && std::is_same_v<A, __half>) || (T == kBF16 && std::is_same_v<A, __nv_bfloat16>);
-
-  __device__ __forceinline__ static uint32_t pack(float low, float high) {
-    if constexpr (std::is_same_v<A, __half>) return bits_of(__floats2half2_rn(low, high));
-    else return bits_of(__floats2bfloat162_rn(low, high));
-  }
-
-  __device__ __forceinline__ static float2 floats(uint32_t pair) {
-    if constexpr (std::is_same_v<A, __half>) return half_pair(pair);
-    else return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-  }
-
-  template <int32_t step, class Quants, class Scales>
-  __device__ __forceinline__ static void take(Quants& quants, const Scales& scales, uint32_t unit, int32_t lane, uint32_t (&a)[4]) {
-    if constexpr (T == kF32) {
-      const uint4 g = load_shared16(unit + (step * 2) * 512 + lane * 16), g8 = load_shared16(unit + (step * 2 + 1) * 512 + lane * 16);
-      a[0] = pack(__uint_as_float(g.x), __uint_as_float(g.y));
-      a[1] = pack(__uint_as_float(g8.x), __uint_as_float(g8.y));
-      a[2] = pack(__uint_as_float(g.z), __uint_as_float(g.w));
-      a[3] = pack(__uint_as_float(g8.z), __uint_as_float(g8.w));
-    } else if constexpr (Format<T>::is_float) {
-      const uint4 v = load_shared16(unit + step * 512 + lane * 16);
-      const uint32_t r[4] = {v.x, v.y, v.z, v.w};
+__device__ __forceinline__ void load_rounded(uint32_t (&a)[4], uint32_t unit, int32_t step, int32_t lane) {
+  if constexpr (T == kF32) {
+    for_floats(unit, step, lane, [&](int32_t i, float low, float high) { a[i] = ActOps<A>::pack(low, high); });
+  } else {
+    load_fragment(a, unit, step, lane);
+    if constexpr (T == kF16 && std::is_same_v<A, __nv_bfloat16>) {
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        if constexpr (same) {
-          a[i] = r[i];
-        } else if constexpr (T == kF16) {
-          const float2 w = half_pair(r[i]);
-          a[i] = pack(w.x, w.y);
-        } else {
-          a[i] = pack(__uint_as_float(r[i] << 16), __uint_as_float(r[i] & 0xffff0000u));
-        }
-      }
-    } else {
-      constexpr int32_t block = Format<T>::sixteens ? step : step / 2;
-      uint32_t q[1][4];
-      quants.template take<step>(q);
+      for (uint32_t& pair : a) pair = ActOps<A>::pack(half_pair(pair).x, half_pair(pair).y);
+    } else if constexpr (T == kBF16 && std::is_same_v<A, __half>) {
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        const float2 w = floats(q[0][i]);
-        const float scale = scales.scale[i & 1][block];
-        if constexpr (Format<T>::has_min) {
-          const float min = scales.min[i & 1][block];
-          a[i] = pack(fmaf(scale, w.x, min), fmaf(scale, w.y, min));
-        } else {
-          a[i] = pack(scale * w.x, scale * w.y);
-        }
-      }
+      for (uint32_t& pair : a) pair = ActOps<A>::pack(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
     }
   }
-};
+}
 
 template <int32_t T, class A, int32_t rows, int32_t tokens>
 struct PrefillFragments {
@@ -74,7 +35,7 @@ struct PrefillFragments {
   using Layout = typename Pipeline::Layout;
   using StageCursor = typename Pipeline::StageCursor;
   using Slot = PipelineState<Layout::slots>;
-  using Header = GroupHeader<T, A>;
+  using Header = GroupHeader<T>;
   static constexpr WeightFormat f = Pipeline::f;
   static constexpr int32_t half_panels = Pipeline::half_panels;
 
@@ -102,21 +63,19 @@ struct PrefillFragments {
   static_assert(kGroupUnits % f.units == 0);
   __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, int32_t stage, int32_t unit) const {
     const uint32_t first_plane = plane(stage, 0);
-    UnitQuants<T, A, 1> quants;
-    UnitScales<T, A> scales;
-    if constexpr (!Format<T>::is_float) {
+    if constexpr (Format<T>::is_float) {
+#pragma unroll
+      for (int32_t step = 0; step < 4; ++step) load_rounded<T, A>(a[step], first_plane, step, pipeline.lane);
+    } else {
       const bool alone = f.units == 1;  // the unit has one plane
       const int32_t u = unit % f.units;
-      quants.begin(first_plane, alone ? first_plane + f.quants : plane(stage, 1), pipeline.lane);
+      RoundedUnit<T> weights;
+      weights.quants.begin(first_plane, alone ? first_plane + f.quants : plane(stage, 1), pipeline.lane);
       if (u == 0) open(header, stage);
-      quants.use(header);
-      scales.load(Layout::publishes ? published() + u * 256 : alone ? first_plane + f.quants + f.high : plane(stage, 2), header, pipeline.lane);
+      weights.scale(Layout::publishes ? published() + u * 256 : alone ? first_plane + f.quants + f.high : plane(stage, 2), header,
+                    pipeline.lane);
+      weights.take_all(a);
     }
-    using Unit = RoundedUnit<T, A>;
-    Unit::template take<0>(quants, scales, first_plane, pipeline.lane, a[0]);
-    Unit::template take<1>(quants, scales, first_plane, pipeline.lane, a[1]);
-    Unit::template take<2>(quants, scales, first_plane, pipeline.lane, a[2]);
-    Unit::template take<3>(quants, scales, first_plane, pipeline.lane, a[3]);
   }
 
   // Runs in a helper warp: makes the fragments of every other unit of a partition for the consumer warp of this panel.
@@ -159,13 +118,7 @@ struct PrefillFragments {
     const int32_t slot = from.stage * Layout::helpers + pipeline.panel;
     barrier_wait(ready + slot * 8, from.phase);
 #pragma unroll
-    for (int32_t step = 0; step < 4; ++step) {
-      const uint4 v = load_shared16(handoff + slot * 2048 + step * 512 + pipeline.lane * 16);
-      a[step][0] = v.x;
-      a[step][1] = v.y;
-      a[step][2] = v.z;
-      a[step][3] = v.w;
-    }
+    for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], handoff + slot * 2048, step, pipeline.lane);
     __syncwarp();
     if (pipeline.lane == 0) barrier_arrive(consumed + slot * 8);
     from.next();

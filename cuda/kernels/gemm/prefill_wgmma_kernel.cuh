@@ -47,7 +47,7 @@ struct PrefillBlock {
     grid_wait();
     typename Pipeline::StageCursor cursor;
     typename PrefillFragments<T, A, rows, tokens>::Slot from;
-    GroupHeader<T, A> header;
+    GroupHeader<T> header;
     const auto fetch = [&](uint32_t (&a)[4][4], int32_t unit, bool odd) {
       const int32_t stage = cursor.stage;
       pipeline.await(cursor);
@@ -74,6 +74,7 @@ struct PrefillBlock {
             // Make the next unit's fragments while this unit's products run.
             if (unit + i + 1 < units) next = fetch(a[1 - i], unit + i + 1, i == 0);
             wgmma_wait<0>();
+            wgmma_keep(a[i]);
             pipeline.release(stage);
           }
         }
@@ -187,7 +188,21 @@ WgmmaKernel prefill_wgmma_kernel_of() {
 
 template <int32_t T, class A, int32_t i = 0>
 WgmmaKernel prefill_wgmma_kernel_for(int32_t form) {
-  if constexpr (i < kPrefillForms) return i == form ? prefill_wgmma_kernel_of<T, A, i>() : prefill_wgmma_kernel_for<T, A, i + 1>(form);
+  constexpr bool rounds = Format<T>::is_float && T != (std::is_same_v<A, __half> ? kF16 : kBF16);
+  if constexpr (i == kPrefillForms) {
+    return {};
+  } else if constexpr (rounds && i != kOnlyForm) {
+    return prefill_wgmma_kernel_for<T, A, i + 1>(form);
+  } else {
+    return i == form ? prefill_wgmma_kernel_of<T, A, i>() : prefill_wgmma_kernel_for<T, A, i + 1>(form);
+  }
+}
+
+// Quantised weights multiply f16 activations alone.
+template <int32_t T>
+WgmmaKernel prefill_wgmma_kernel_for_act(Act act, int32_t form) {
+  if (act == Act::kF16) return prefill_wgmma_kernel_for<T, __half>(form);
+  if constexpr (Format<T>::is_float) return prefill_wgmma_kernel_for<T, __nv_bfloat16>(form);
   else return {};
 }
 

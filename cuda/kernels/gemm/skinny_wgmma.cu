@@ -52,7 +52,7 @@ SkinnyRun run_of(const PreparedSkinny& kernel_at, int32_t tiles, int32_t tokens)
 
 SkinnyRun choose(int32_t device, const GemmArgs& args, int32_t first, int32_t tiles) {
   const auto& forms = prepared[device][weight_format_index(args.targets[first].weight.type)][static_cast<int32_t>(args.act)];
-  const int32_t form = args.tokens <= 8 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
+  const int32_t form = args.tokens <= 8 && forms[0].clusters > 0 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
   const SkinnyRun usual = run_of(forms[form], tiles, args.tokens);
   if (args.tokens <= 64) return usual;
   // One more kernel in front costs about 4 us, which a second tile over the same token sums repays.
@@ -84,7 +84,7 @@ cudaError_t prepare_skinny_wgmma(int32_t device) {
 }
 
 bool skinny_wgmma_available(int32_t device, int32_t type, Act act) {
-  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][0].clusters > 0;
+  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][1].clusters > 0;
 }
 
 int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {

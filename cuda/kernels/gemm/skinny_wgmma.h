@@ -13,7 +13,8 @@ constexpr int32_t kSkinnyCluster = 2;  // blocks that share a tile along K
 constexpr int32_t kSkinnyPanels = 4;   // of a tile: 64 rows
 constexpr int32_t kSkinnyMaxTokens = 128;   // of a tile
 
-// Forms are tiles of 8, 16, 32 and 64 tokens. kSkinnySingle has 128 tokens of one float type, for clusters that take a
+// Forms are tiles of 8, 16, 32 and 64 tokens; only types whose up to eight tokens other kernels do not multiply have the
+// first (few() of gemm.cu). kSkinnySingle has 128 tokens of one float type, for clusters that take a
 // single tile. kSkinnyWithSums has 64 tokens whose input sums are precomputed for all tiles (input_sums.h), for types
 // that fold.
 constexpr int32_t kSkinnyForms = 6, kSkinnySingle = 4, kSkinnyWithSums = 5;

@@ -8,24 +8,22 @@ namespace mr::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T, class A, int32_t tokens, bool with_sums>
-struct SkinnyFolded : SkinnyPipeline<T, A, tokens, with_sums> {
+struct SkinnyFolded {
   using Pipeline = SkinnyPipeline<T, A, tokens, with_sums>;
-  using typename Pipeline::Layout;
-  using typename Pipeline::StageCursor;
-  using typename Pipeline::InputSumsCursor;
-  using typename Pipeline::WeightCursor;
+  using Layout = typename Pipeline::Layout;
+  using InputSumsCursor = typename Pipeline::InputSumsCursor;
   using Sums = float[tokens / 2];
-  using Pipeline::await, Pipeline::panel_at, Pipeline::release, Pipeline::rows_at, Pipeline::sums_at;
-  using Pipeline::empty, Pipeline::empty_sums, Pipeline::empty_weights, Pipeline::full_sums, Pipeline::full_weights, Pipeline::rows;
-  using Pipeline::group, Pipeline::lane, Pipeline::warp;
+
+  const Pipeline& pipeline;
+  const int32_t warp = pipeline.warp, lane = pipeline.lane;
 
   // Groups of eight tokens whose sums this warp makes.
   static constexpr int32_t own_eights = with_sums ? 0 : (tokens + 31) / 32;
 
   // Cursors is a warpgroup's position in its pipelines.
   struct Cursors {
-    StageCursor rows;
-    WeightCursor weights;
+    typename Pipeline::StageCursor rows;
+    typename Pipeline::WeightCursor weights;
     InputSumsCursor input_sums;
   };
 
@@ -40,32 +38,32 @@ struct SkinnyFolded : SkinnyPipeline<T, A, tokens, with_sums> {
   // Issues the products of unit u of a folded block. Waits for the unit before, and releases that unit's tokens.
   template <int32_t u>
   __device__ __forceinline__ void issue_folded(Block& block, Cursors& cursor, int32_t& before) const {
-    const uint32_t panel = panel_at(cursor.weights.stage);
+    const uint32_t panel = pipeline.panel_at(cursor.weights.stage);
     if constexpr (u == 0) {
-      barrier_wait(full_weights + cursor.weights.stage * 8, cursor.weights.phase);
+      barrier_wait(pipeline.full_weights + cursor.weights.stage * 8, cursor.weights.phase);
       block.header.load(panel + Format<T>::header_plane, lane);
       if constexpr (!with_sums)
         for (InputSums& inputs : block.inputs) inputs.clear();
     }
-    UnitQuants<T, A, 1> quants;
+    UnitQuants<T> quants;
     quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
     uint32_t (&a)[4][4] = block.a[u % 2];
     folded_unit<T, u>(block.header, quants, false, a);
-    await(cursor.rows);
+    pipeline.await(cursor.rows);
     const int32_t stage = cursor.rows.stage;
     wgmma_fence();
-    wgmma_m64<A, u != 0>(block.products, a[0], rows_at(cursor.rows));
+    wgmma_m64<A, u != 0>(block.products, a[0], pipeline.rows_at(cursor.rows));
 #pragma unroll
-    for (int32_t step = 1; step < 4; ++step) wgmma_m64<A>(block.products, a[step], rows_at(cursor.rows) + step * 2);
+    for (int32_t step = 1; step < 4; ++step) wgmma_m64<A>(block.products, a[step], pipeline.rows_at(cursor.rows) + step * 2);
     wgmma_commit();
     if constexpr (u == 3) {
-      release(empty_weights, cursor.weights.stage);  // after products of the last loads (barrier_arrive)
+      pipeline.release(pipeline.empty_weights, cursor.weights.stage);  // after products of the last loads (barrier_arrive)
       cursor.weights.next();
     }
-    if constexpr (!with_sums) add_inputs<u>(block, rows + stage * Layout::rows, sums_at(cursor.input_sums));
+    if constexpr (!with_sums) add_inputs<u>(block, pipeline.rows + stage * Layout::rows, pipeline.sums_at(cursor.input_sums));
     if constexpr (u > 0) {
       wgmma_wait<1>();
-      release(empty, before);
+      pipeline.release(pipeline.empty, before);
     }
     before = stage;
     cursor.rows.next();
@@ -100,15 +98,15 @@ struct SkinnyFolded : SkinnyPipeline<T, A, tokens, with_sums> {
   // Waits for the input sums of the current group, which are in this warpgroup's buffer.
   __device__ __forceinline__ void await_input_sums(const InputSumsCursor& cursor) const {
     if constexpr (with_sums) {
-      barrier_wait(full_sums + cursor.stage * 8, cursor.phase);
+      barrier_wait(pipeline.full_sums + cursor.stage * 8, cursor.phase);
     } else {
       shared_fence();
-      named_barrier(1 + group, 128);
+      named_barrier(1 + pipeline.group, 128);
     }
   }
 
   // Adds the products of a slice's `units` units.
-  __device__ __forceinline__ void multiply_folded(Sums& acc, Cursors& cursor, int32_t units) const {
+  __device__ __forceinline__ void multiply(Sums& acc, Cursors& cursor, int32_t units) const {
 #pragma unroll 1
     for (int32_t unit = 0; unit < units; unit += 4) {
       int32_t before = 0;
@@ -118,16 +116,16 @@ struct SkinnyFolded : SkinnyPipeline<T, A, tokens, with_sums> {
       issue_folded<2>(block, cursor, before);
       issue_folded<3>(block, cursor, before);
       const uint32_t mins[4] = {block.header.mins[0], block.header.mins[1], block.header.mins[0], block.header.mins[1]};
-      const uint64_t input_sums = swizzled_rows64(sums_at(cursor.input_sums));
+      const uint64_t input_sums = swizzled_rows64(pipeline.sums_at(cursor.input_sums));
       await_input_sums(cursor.input_sums);
       wgmma_fence();
       wgmma_m64<__nv_bfloat16, false>(block.min_products, mins, input_sums);
       wgmma_m64<__nv_bfloat16>(block.min_products, mins, input_sums + 2);
       wgmma_commit();
       wgmma_wait<1>();
-      release(empty, before);
+      pipeline.release(pipeline.empty, before);
       wgmma_wait<0>();
-      if constexpr (with_sums) release(empty_sums, cursor.input_sums.stage);
+      if constexpr (with_sums) pipeline.release(pipeline.empty_sums, cursor.input_sums.stage);
       cursor.input_sums.next();
 #pragma unroll
       for (int32_t n = 0; n < tokens / 2; n += 4) block.header.add(acc + n, block.products + n, block.min_products + n);

@@ -32,14 +32,12 @@ template <int32_t T, class A, int32_t tokens_, bool with_sums>
 struct SkinnyLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr int32_t tokens = tokens_, panels = kSkinnyPanels;
-  static constexpr bool folds = kFolds<T, A>;
+  static constexpr bool folds = kFolds<T>;
   // A stage of weights is a group if blocks fold, otherwise a unit; a stage of tokens is a unit.
   static constexpr int32_t stage_units = folds ? f.units : 1;
   static constexpr int32_t panel = stage_units * (f.quants + f.high + f.scales) + f.header;
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
-  static constexpr bool publishes = Format<T>::six_bits;
-  // What warps publish, or each warpgroup's two buffers of input sums.
-  static constexpr int32_t input_sums = tokens * kInputSumBytes, exchange = folds ? 4 * input_sums : publishes ? 8 * 256 : 0;
+  static constexpr int32_t input_sums = tokens * kInputSumBytes, exchange = folds ? 4 * input_sums : 0;  // each warpgroup's two buffers
   static constexpr int32_t blocks = skinny_blocks(tokens, folds);
   static constexpr int32_t reduction = SkinnyReductionLayout<tokens>::tiles * SkinnyReductionLayout<tokens>::bytes;
   static constexpr int32_t barriers = folds ? 1024 : 512;
@@ -156,7 +154,9 @@ struct SkinnyPipeline {
   __device__ __forceinline__ uint32_t panel_at(int32_t stage) const {
     return stage_memory + stage * Layout::weights + warp % 4 * Layout::panel;
   }
-  __device__ __forceinline__ uint32_t sums_at(const InputSumsCursor& cursor) const { return exchange + (group * 2 + cursor.stage) * Layout::input_sums; }
+  __device__ __forceinline__ uint32_t sums_at(const InputSumsCursor& cursor) const {
+    return exchange + (group * 2 + cursor.stage) * Layout::input_sums;
+  }
   __device__ __forceinline__ uint64_t rows_at(const StageCursor& cursor) const { return swizzled_rows(rows + cursor.stage * Layout::rows); }
   __device__ __forceinline__ void await(const StageCursor& cursor) const { barrier_wait(full + cursor.stage * 8, cursor.phase); }
   __device__ __forceinline__ void release(uint32_t barriers, int32_t stage) const {

@@ -78,6 +78,9 @@ constexpr WeightFormat weight_format(int32_t type) {
 // Returns the type of a type's GEMM kernels. Weights with one type of kernels may share a launch.
 constexpr int32_t kernel_type(int32_t type) { return weight_format(type).kernel(); }
 
+// Returns whether a type of a file has quants, which kernels multiply with f16 activations alone.
+constexpr bool quantised(int32_t type) { return weight_format(type).block > 1; }
+
 // PackedWeight points to a matrix in device memory. It does not own the bytes and may be copied.
 struct PackedWeight {
   int32_t type = -1;

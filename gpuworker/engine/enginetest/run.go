@@ -26,8 +26,8 @@ type Options struct {
 	// Activations is the type that products round their inputs to, F16 or BF16, by the type of the
 	// weights. Absent: int8 of 32 for quantised weights, and no rounding for the others.
 	Activations map[engine.Type]engine.Type
-	// RoundedWeights is true if the GEMMs of prompts also round weights to the type of their
-	// activations.
+	// RoundedWeights is true if GEMMs, at least those of prompts, also round weights to the type of
+	// their activations.
 	RoundedWeights bool
 	// Cache is the type of keys and values in tests that do not need a particular one; zero = F32.
 	Cache engine.Type

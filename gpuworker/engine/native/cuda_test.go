@@ -41,8 +41,8 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
 	}
-	// By default, activations are as wide as a model's widest matrix. The bounds assume bf16 for
-	// BF16 and F32 matrices, and f16 for all others.
+	// By default, the matrices that share activations decide their type: bf16 for BF16 and F32
+	// matrices, f16 for all others, and for quantised ones whatever the configuration says.
 	byModel := map[engine.Type]engine.Type{}
 	for _, weights := range rules.WeightTypes() {
 		byModel[weights] = engine.F16

@@ -46,6 +46,9 @@ inline uint32_t load_shared2(uint32_t address) {
 inline float load_shared_float(uint32_t address) { return __uint_as_float(load_shared4(address)); }
 inline float2 load_shared_floats(uint32_t address) { return {load_shared_float(address), load_shared_float(address + 4)}; }
 
+inline float reciprocal_near(float x) { return 1 / x; }
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
+
 inline int32_t count_done(int32_t* done, int32_t more) { return atomicAdd(done, more); }
 
 // CopyGroups is a thread's asynchronous copies. They run only when they are waited for.
@@ -62,6 +65,10 @@ inline void copy_or_zero(uint32_t to, const void* from, uint32_t bytes, uint32_t
 }
 inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 16); }
 inline void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 4); }
+inline uint64_t evict_first_policy() { return 0; }
+inline uint64_t evict_normal_policy() { return 0; }
+inline void copy16(uint32_t to, const void* from, uint64_t) { copy_or_zero(to, from, 16, 16); }
+inline void copy16_through(uint32_t to, const void* from) { copy_or_zero(to, from, 16, 16); }
 inline void copies_commit() {
   CopyGroups& mine = emulated_copies[threadIdx.x];
   mine.committed.push_back(std::move(mine.open));
