@@ -18,7 +18,8 @@ bool suits_f16(const Shard& shard) {
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     if ((d.mixer(i).flags & MR_MIX_NO_NORM) != 0 || (d.mlp(i).flags & MR_MLP_NO_NORM) != 0) return false;
     const Layer& l = shard.layer(i);
-    for (const PackedWeight* weight : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
+    for (const PackedWeight* weight : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.expert_gate, &l.expert_up, &l.expert_down,
+                                       &l.shared_gate, &l.shared_up, &l.shared_down})
       if (!suits_f16(*weight)) return false;
   }
   return true;

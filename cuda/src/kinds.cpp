@@ -33,6 +33,7 @@ void check_shared(const Description& d, int32_t layer) {
   if (ends_mixer(d, layer) || ends_mlp(d, layer) || d.layers[static_cast<size_t>(layer)].output_scale != 0)
     refuse_shared("a norm or a scale after a branch");
   if ((m.flags & MR_MIX_QK_ROW_NORM) != 0) refuse_shared("norms over whole rows of Q and K");
+  if (d.mlp(layer).kind == MR_MLP_EXPERTS) refuse_shared("a mixture of experts");
   if (m.heads != first.heads || m.kv_heads != first.kv_heads || m.key_dim != first.key_dim || d.mlp(layer).width != d.mlp(0).width)
     refuse_shared("other sizes than layer 0");
 }

@@ -41,8 +41,8 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
-  if (is_stack(tensor.role))
-    fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which this engine has no kernels for: load the model on a CPU worker",
+  if (is_stack(tensor.role) && device.ranks() > 1)
+    fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which several GPUs do not divide: use one",
          tensor_name(tensor.role, tensor.layer).c_str());
   check_weight_type(tensor);
   uint64_t size = 0;

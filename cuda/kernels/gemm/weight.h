@@ -92,4 +92,11 @@ bool weight_supported(int32_t type, int64_t rows, int64_t cols);
 uint64_t weight_file_bytes(int32_t type, int64_t rows, int64_t cols);
 uint64_t weight_packed_bytes(int32_t type, int64_t rows, int64_t cols);
 
+// Returns matrix i of a stack of matrices that follow one another, of which `first` is the first.
+inline PackedWeight matrix_of(const PackedWeight& first, int64_t i) {
+  PackedWeight out = first;
+  out.data += static_cast<uint64_t>(i) * weight_packed_bytes(first.type, first.rows, first.cols);
+  return out;
+}
+
 }  // namespace mr::cuda
