@@ -100,7 +100,10 @@ void Rank::begin_rows(const StepShape& shape, const Stream& on) {
       args.plans[kind] = decode_plan(kind, part);
       args.windows[kind] = sizes_.kinds.kinds[static_cast<size_t>(kind)].window;
     }
-    if (part == 0) args.step = space_.step;
+    if (part == 0) {
+      args.step = space_.step;
+      args.expert_bytes = space_.experts.bytes;
+    }
     CUDA_CHECK(launch_begin(args, on));
     first += count;
   }
@@ -204,13 +207,14 @@ void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
+  if (is_mixture(index)) return mixture(shape, index, on);
   for (const Span& span : spans(shape)) feed_forward(span, index, on);
 }
 
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const bool has_input = desc_.layer_input_width != 0, ends = ends_mlp(desc_, index);
-  branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.ffn_scale, ends, on);
+  if (!is_mixture(index)) branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.ffn_scale, ends, on);
   if (ends) end_branch(shape, l.ffn_end_norm, has_input ? nullptr : l.scale, on);
   if (has_input) return add_layer_input(shape, index, on);
   if (ends || l.scale == nullptr) return;
@@ -237,54 +241,59 @@ void Rank::add_layer_input(const StepShape& shape, int32_t index, const Stream& 
       args.count = 1;
       CUDA_CHECK(launch_gemm(args, on));
       const float* const inputs = space_.layer_inputs + rows.first * sizes_.inputs_stride + int64_t{index} * width;
-      gated(index, rows, inputs, sizes_.inputs_stride, space_.input_ffn, 0, width, on);
+      gated(index, rows, inputs, sizes_.inputs_stride, space_.input_ffn, width, on);
     }
   }
   branch_gemm(shape, l.input_down, nullptr, space_.input_ffn, activations_.ffn_scale, true, on);
   end_branch(shape, l.input_end_norm, l.scale, on);
 }
 
-// out = activation(space().gate) * up, for `width` columns from column `first` on.
-void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int64_t first, int32_t width,
-                 const Stream& on) {
+// out = activation(space().gate) * up, for `width` columns.
+void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_stride, const ActRows& out, int32_t width, const Stream& on) {
   SwigluArgs args{};
   args.gate = space_.gate;
   args.up = up;
   args.in_is_f32 = true;
   args.act = activations_.act;
-  args.out = act_row(static_cast<uint8_t*>(out.base) + first * static_cast<int64_t>(kActBytes), rows.first, out.stride);
+  args.out = act_row(out.base, rows.first, out.stride);
   args.rows = rows.count;
   args.dim = width;
   args.in_stride = sizes_.gate_stride;
   args.up_stride = up_stride;
   args.out_stride = out.stride;
   args.scale = 1 / activations_.ffn_scale;
-  args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
+  args.activation = desc_.mlp(index).activation;
   CUDA_CHECK(launch_swiglu(args, on));
 }
 
-// ffn = activation(gate) * up of the normed rows: in one kernel where the pair allows it, else through both GEMMs.
 void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  const ActRows& out = space_.ffn[static_cast<size_t>(index)];
+  ActRows out = space_.ffn[static_cast<size_t>(index)];
+  out.base = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
+  gated_pair(span, index, l.ffn_norm, l.gate, l.up, out, on);
+}
+
+// In one kernel where the pair and the activation allow it, else through both GEMMs.
+void Rank::gated_pair(const Span& span, int32_t index, const float* weight, const PackedWeight& gate, const PackedWeight& up,
+                      const ActRows& out, const Stream& on) {
   if (span.count == 0) return;
-  if (swiglu_supported(l.gate, l.up)) {
-    void* const part = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
-    const GemmTarget pair[2] = {{l.gate, nullptr, part, out.stride}, {l.up, nullptr, nullptr, 0}};
+  const int32_t activation = desc_.mlp(index).activation;
+  if (swiglu_supported(gate, up) && activation != MR_ACT_CLAMPED) {
+    const GemmTarget pair[2] = {{gate, nullptr, out.base, out.stride}, {up, nullptr, nullptr, 0}};
     GemmArgs args = gemm_args(span, space_.norm, sizes_.hidden_stride, Epilogue::kSwiGLU, 2, pair);
-    args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
-    normed_gemm(args, span, l.ffn_norm, on);
+    args.gelu = activation == MR_ACT_GELU_TANH;
+    normed_gemm(args, span, weight, on);
     return;
   }
-  norm(l.ffn_norm, span, on);
+  norm(weight, span, on);
   for (int32_t done = 0; done < span.count; done += kGateRows) {
     const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
     GemmArgs args = gemm_args(rows, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
-    args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.gate_stride};
-    args.targets[1] = {l.up, nullptr, space_.up, sizes_.gate_stride};
+    args.targets[0] = {gate, nullptr, space_.gate, sizes_.gate_stride};
+    args.targets[1] = {up, nullptr, space_.up, sizes_.gate_stride};
     args.count = 2;
     CUDA_CHECK(launch_gemm(args, on));
-    gated(index, rows, space_.up, sizes_.gate_stride, out, shard_.ffn().first, desc_.mlp(index).width, on);
+    gated(index, rows, space_.up, sizes_.gate_stride, out, static_cast<int32_t>(gate.rows), on);
   }
 }
 
