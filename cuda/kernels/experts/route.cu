@@ -5,6 +5,7 @@
 
 #include "kernels/act.cuh"
 #include "kernels/experts/route.h"
+#include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 
 namespace mr::cuda {
@@ -41,12 +42,11 @@ __device__ float group_score(const float* scores, int32_t size, bool best_two) {
 }
 
 __global__ void __launch_bounds__(kMostThreads) route_rows(const __grid_constant__ RouteArgs a) {
-  extern __shared__ float route_memory[];
   __shared__ float scratch[kMostThreads / 32], divisor;
   const mr_experts_desc& e = a.experts;
   const int32_t count = e.count, threads = blockDim.x, thread = threadIdx.x, used = e.used;
-  float* const weights = route_memory;            // (count), then of the chosen in scores
-  float* const scores = weights + count;          // (count)
+  float* const weights = reinterpret_cast<float*>(dynamic_memory());  // (count)
+  float* const scores = weights + count;          // (count), then the weights of the chosen
   float* const groups = scores + count;           // (groups)
   auto* const chosen = reinterpret_cast<uint8_t*>(groups + e.groups);  // (count)
   grid_wait();

@@ -191,7 +191,8 @@ struct UnitQuants {
       a[0][3] = minus<E>(and_or(shift_left<shift - at - 6>(pairs), mask, bits), bits);
     } else {
       const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-      if constexpr (T == kIQ4_NL || T == kCodes) {
+      if constexpr (T == kIQ4_NL || T == kMXFP4 || T == kCodes) {
+        if constexpr (T == kMXFP4) book = make_uint4(0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu);
         if constexpr (T == kIQ4_NL) book = make_uint4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
         const uint32_t even = value_bytes(w, book), odd = value_bytes(w >> 16, book);
         const uint32_t near = __byte_perm(even, odd, 0x5140), far = __byte_perm(even, odd, 0x7362);
@@ -308,6 +309,10 @@ struct UnitScales {
         min[r][0] = fmaf(-base, s.x, m.x);
         min[r][1] = fmaf(-base, s.y, m.y);
       }
+    } else if constexpr (T == kMXFP4) {
+      const uint32_t v = load_shared4(scales + exponent_at(g, 0));
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) scale[i / 2][i % 2] = mxfp4_scale(v >> i * 8 & 255);
     } else if constexpr (!Format<T>::is_float) {
       const uint2 v = load_shared8(scales + g * 8);
       const float2 s0 = half_pair(v.x), s1 = half_pair(v.y);
