@@ -133,6 +133,19 @@ __device__ __forceinline__ void store_shared16(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// (a & mask) | bits as one instruction; the compiler makes two if both are immediates.
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
+  return out;
+}
+
+__device__ __forceinline__ uint32_t andnot_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
+  return out;
+}
+
 // c(16,8) += a(16,16) * b(16,8), f32 sums.
 template <class E>
 __device__ __forceinline__ void mma16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -110,33 +110,14 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   const PreparedGrouped& chosen = by_many ? many : few;
   if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
 
-  const WeightFormat& format = kWeightFormats[type];
-  const auto panels = static_cast<int32_t>((weight.rows + kPanelRows - 1) / kPanelRows);
-  GroupedParams p{};
-  for (int32_t i = 0; i < args.count; ++i) {
-    const ExpertTarget& t = args.targets[i];
-    p.gemm.targets[i] = {t.weight.data, t.bias, args.out, args.out_stride, static_cast<int32_t>(weight.rows), panels, 0};
-  }
-  p.gemm.x = args.x;
-  p.gemm.x_stride = args.x_stride;
-  p.gemm.cols = static_cast<int32_t>(weight.cols);
-  p.gemm.groups = static_cast<int32_t>((weight.cols + kUnitCols * format.units - 1) / (kUnitCols * format.units));
-  p.gemm.panel_bytes = int64_t{p.gemm.groups} * format.group_bytes();
-  p.gemm.x_scale = args.x_scale;
-  p.gemm.pair_share = 1 / args.pair_scale;
-  p.matrix_bytes = panels * p.gemm.panel_bytes;
-  p.plan = args.plan;
-  p.parts = by_many || one_row ? 1 : expert_tile(args.kind) / expert_tile(GemmClass::kDecode);
-  p.x_share = args.x_share;
-  p.activation = args.activation;
-
-  const int32_t tiles = expert_tiles(args.experts, args.pairs, expert_tile(args.kind));
+  GroupedParams p = grouped_params(args);
   dim3 grid;
   if (by_many) {
-    grid = dim3(static_cast<unsigned>((panels + chosen.kernel.panels - 1) / chosen.kernel.panels), static_cast<unsigned>(tiles));
-    if (tiles > 65535) return cudaErrorInvalidValue;
+    grid = many_rows_grid(args, chosen.kernel.panels);
+    if (grid.y > 65535) return cudaErrorInvalidValue;
   } else {
-    const int64_t items = int64_t{tiles} * p.parts * panels;
+    p.parts = one_row ? 1 : p.parts;
+    const int64_t items = few_rows_items(args, p.parts);
     if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
     grid = dim3(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));
   }

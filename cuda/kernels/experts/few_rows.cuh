@@ -6,6 +6,7 @@
 // in L2 for the later ones. Which experts there are is known after grid_wait(): no weight is requested before.
 #pragma once
 
+#include "kernels/act.cuh"
 #include "kernels/experts/gated.cuh"
 #include "kernels/experts/grouped.h"
 #include "kernels/gemm/gemv_async_mma.cuh"
@@ -117,7 +118,7 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
       for (int32_t s = 0; s < kSlices; ++s) v[s] = sums[s * S::reduction_plane + index];
       y[r] = (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]))) * p.x_scale + bias[r];
     }
-    if constexpr (pair) static_cast<A*>(p.targets[0].out)[out] = A(gated_product(grouped.activation, y[0], y[1]) * p.pair_share);
+    if constexpr (pair) static_cast<A*>(p.targets[0].out)[out] = ActOps<A>::from(gated_product(grouped.activation, y[0], y[1]) * p.pair_share);
     else static_cast<float*>(p.targets[0].out)[out] = y[0];
   }
 
@@ -160,7 +161,7 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
 template <int32_t T, class A, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) few_rows(const __grid_constant__ GroupedParams p) {
   using Layout = GemvAsyncLayout<T, A, S, kGemvSharedKiB>;
-  extern __shared__ __align__(128) uint8_t stage_memory[];
+  uint8_t* const stage_memory = dynamic_memory();
   FewRowsBlock<T, A, S> block{{{{p.gemm}}}, p};
   block.shared = shared_address(stage_memory);
   block.partial_sums = reinterpret_cast<float*>(stage_memory + Layout::partial_sums_at);

@@ -244,7 +244,7 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 template <int32_t T, class A, bool pair>
 __global__ void __launch_bounds__(ManyShape::threads) many_rows(const __grid_constant__ GroupedParams p) {
   using Layout = ManyLayout<T, A, kGemvSharedKiB>;
-  extern __shared__ __align__(128) uint8_t stage_memory[];
+  uint8_t* const stage_memory = dynamic_memory();
   ManyRowsBlock<T, A, pair> block{{{p.gemm}}, p};
   block.shared = shared_address(stage_memory);
   block.pairs = reinterpret_cast<int32_t*>(stage_memory + Layout::pairs_at);

@@ -53,19 +53,6 @@ __device__ __forceinline__ uint32_t minus(uint32_t a, uint32_t b) {
   }
 }
 
-// (a & mask) | bits as one instruction; the compiler makes two if both are immediates.
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
-  uint32_t out;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
-  return out;
-}
-
-__device__ __forceinline__ uint32_t andnot_or(uint32_t a, uint32_t mask, uint32_t bits) {
-  uint32_t out;
-  asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
-  return out;
-}
-
 __host__ __device__ constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
 
 // Quants as E: their bits lie below the exponent of `base`, where bit `shift` counts as one. For f16 that is bit 4,
@@ -253,7 +240,7 @@ struct GroupHeader {
     for (int32_t i = 0; i < units; ++i) {
       const uint32_t t = tops >> i * 8, s = (low >> i * 8 & 15) | (t << 4 & 0x30), m = (min_low >> i * 8 & 15) | (t << 2 & 0x30);
       const float scale = dd.x * static_cast<float>(s), min = fmaf(-base, scale, -(dd.y * static_cast<float>(m)));
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + i * 256 + lane * 8), "f"(scale), "f"(min) : "memory");
+      store_shared8(to + i * 256 + lane * 8, make_uint2(__float_as_uint(scale), __float_as_uint(min)));
     }
   }
 };

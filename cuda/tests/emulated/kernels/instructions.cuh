@@ -62,6 +62,10 @@ inline void copy_or_zero(uint32_t to, const void* from, uint32_t bytes, uint32_t
 }
 inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 16); }
 inline void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 4); }
+inline uint64_t evict_first_policy() { return 0; }
+inline uint64_t evict_normal_policy() { return 0; }
+inline void copy16(uint32_t to, const void* from, uint64_t) { copy_or_zero(to, from, 16, 16); }
+inline void copy16_through(uint32_t to, const void* from) { copy_or_zero(to, from, 16, 16); }
 inline void copies_commit() {
   CopyGroups& mine = emulated_copies[threadIdx.x];
   mine.committed.push_back(std::move(mine.open));
@@ -88,6 +92,9 @@ inline void named_barrier(int32_t id, int32_t threads) {
   named_arrive(id, threads);
   while (named_barriers[id].turns == turn) emulated::yield();
 }
+
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
+inline uint32_t andnot_or(uint32_t a, uint32_t mask, uint32_t bits) { return (~a & mask) | bits; }
 
 template <class E>
 double term_of(uint32_t bits) {
