@@ -64,7 +64,6 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
-    if ((desc.mixer(i).flags & MR_MIX_SINKS) != 0) refuse(i, "attention with sinks");
     check_mixer(desc.mixer(i), i, shared_bytes);
     if (ranks > 1) check_shared(desc, i);
   }

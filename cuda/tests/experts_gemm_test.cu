@@ -28,7 +28,7 @@ struct Stack {
 };
 
 struct Sum {
-  double value = 0, magnitude = 0;
+  double value = 0, magnitude = 0, inputs = 0;  // inputs: of their magnitudes
 };
 
 Sum sum_of(const Stack& stack, int32_t expert, int64_t row, const double* x) {
@@ -41,12 +41,16 @@ Sum sum_of(const Stack& stack, int32_t expert, int64_t row, const double* x) {
     const double a = w[static_cast<size_t>(k)].scaled * x[k], b = w[static_cast<size_t>(k)].shift * x[k];
     sum.value += a + b;
     sum.magnitude += std::fabs(a) + std::fabs(b);
+    sum.inputs += std::fabs(x[k]);
   }
   return sum;
 }
 
-// In units of the sum of magnitudes: 2^-22 for each step of 16 columns, and weights rounded to the type of x.
-double bound(Act act, int64_t cols) { return (static_cast<double>(cols) / 16 + 24) * 0x1p-22 + (act == Act::kF16 ? 0x1p-11 : 0x1p-8); }
+// 2^-22 of the magnitudes for each step of 16 columns, and weights rounded to the type of x, whose smallest step is 2^-24 in f16.
+double bound(Act act, int64_t cols, const Sum& sum) {
+  const double of_magnitude = (static_cast<double>(cols) / 16 + 24) * 0x1p-22 + (act == Act::kF16 ? 0x1p-11 : 0x1p-8);
+  return of_magnitude * sum.magnitude + (act == Act::kF16 ? 0x1p-25 * sum.inputs : 0) + 1e-6;
+}
 
 double activated(int32_t activation, double gate, double up) {
   if (activation == MR_ACT_CLAMPED) {
@@ -192,7 +196,7 @@ TEST_P(ExpertGemm, SumsAreCloseToFloat64) {
           const Sum want = sum_of(stack, expert, r, in.values.data() + p * cols);
           const double value = 64 * want.value + static_cast<double>(bias[static_cast<size_t>(expert * rows + r)]);
           const double y = static_cast<double>(f32_value(got[static_cast<size_t>(p * rows + r)]));
-          ASSERT_TRUE(std::fabs(y - value) <= 64 * bound(call().act, cols) * want.magnitude + 1e-6) << "pair " << p << " row " << r << ": " << y << " for " << value;
+          ASSERT_TRUE(std::fabs(y - value) <= 64 * bound(call().act, cols, want)) << "pair " << p << " row " << r << ": " << y << " for " << value;
         }
     }
   }
@@ -221,7 +225,7 @@ TEST_P(ExpertGemm, PairsAreCloseToFloat64) {
           const double a = g.value + static_cast<double>(gate_bias[at]), b = u.value + static_cast<double>(up_bias[at]);
           const double want = activated(activation, a, b) / 4;
           // The slopes of the activations are at most 1.2, and those of the product follow.
-          const double da = bound(call().act, cols) * g.magnitude + 1e-6, db = bound(call().act, cols) * u.magnitude + 1e-6;
+          const double da = bound(call().act, cols, g), db = bound(call().act, cols, u);
           const double least = (call().act == Act::kF16 ? 0x1p-11 : 0x1p-8) * std::fabs(want);
           const double limit = least + (1.2 * da * (std::fabs(b) + db + 1) + (std::fabs(a) + da) * db) / 4 + 1e-6;
           const double y = act_value(call().act, got[static_cast<size_t>(p * rows + r)]);
