@@ -27,6 +27,7 @@ __device__ __forceinline__ float widened(uint32_t bits) {
   else return __uint_as_float(bits << 16);
 }
 
+// The weights of experts g and g + 8 in a step of a packed unit.
 template <int32_t T>
 __device__ __forceinline__ void load_step(const uint8_t* unit, int32_t step, int32_t lane, Four (&rows)[2]) {
   if constexpr (T == kF32) {
@@ -42,18 +43,24 @@ __device__ __forceinline__ void load_step(const uint8_t* unit, int32_t step, int
   }
 }
 
-// The lane's four columns of a step in a row of `dim` numbers.
+// The lane's four columns of a step in a row of `dim` numbers. whole: units do not pass the row's end, and rows begin at 8 bytes.
+template <bool whole>
 __device__ __forceinline__ Four load_columns(const float* row, int32_t first, int32_t dim) {
-  Four v;
+  if constexpr (whole) {
+    const float2 low = *reinterpret_cast<const float2*>(row + first), high = *reinterpret_cast<const float2*>(row + first + 8);
+    return {{low.x, low.y, high.x, high.y}};
+  } else {
+    Four v;
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) {
-    const int32_t column = first + i / 2 * 8 + i % 2;
-    v.of[i] = column < dim ? row[column] : 0.0f;
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t column = first + i / 2 * 8 + i % 2;
+      v.of[i] = column < dim ? row[column] : 0.0f;
+    }
+    return v;
   }
-  return v;
 }
 
-template <int32_t T, int32_t kRows>
+template <int32_t T, int32_t kRows, bool whole>
 __global__ void __launch_bounds__(kWarps * 32) router_logits(const __grid_constant__ RouterArgs a) {
   __shared__ float sums[kWarps][kRows][kPanelRows], squares[kWarps][kRows];
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
@@ -65,22 +72,27 @@ __global__ void __launch_bounds__(kWarps * 32) router_logits(const __grid_consta
 
   float dot[kRows][2] = {}, square[kRows] = {};
   for (int32_t unit = units * warp / kWarps; unit < units * (warp + 1) / kWarps; ++unit) {
+    constexpr int32_t kSteps = kUnitCols / 16;
+    const int32_t column = unit * kUnitCols + t * 2;
+    Four w[kSteps][2], norm[kSteps];  // all of a unit is requested before it is used
 #pragma unroll
-    for (int32_t step = 0; step < kUnitCols / 16; ++step) {
-      const int32_t column = unit * kUnitCols + step * 16 + t * 2;
-      Four w[2], norm = {{1, 1, 1, 1}};
-      load_step<T>(panel + static_cast<int64_t>(unit) * Format<T>::group_bytes, step, lane, w);
-      if (a.norm != nullptr) norm = load_columns(a.norm, column, dim);
+    for (int32_t step = 0; step < kSteps; ++step) {
+      load_step<T>(panel + static_cast<int64_t>(unit) * Format<T>::group_bytes, step, lane, w[step]);
+      if (a.norm == nullptr) norm[step] = {{1, 1, 1, 1}};
+      else norm[step] = load_columns<whole>(a.norm, column + step * 16, dim);
+    }
 #pragma unroll
-      for (int32_t r = 0; r < kRows; ++r) {
-        const Four x = load_columns(a.x + min(first_row + r, a.rows - 1) * a.x_stride, column, dim);
+    for (int32_t r = 0; r < kRows; ++r) {
+      const float* const row = a.x + min(first_row + r, a.rows - 1) * a.x_stride;
+      Four x[kSteps];
 #pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-          const float normed = x.of[i] * norm.of[i];
-          square[r] = fmaf(x.of[i], x.of[i], square[r]);
-          dot[r][0] = fmaf(normed, w[0].of[i], dot[r][0]);
-          dot[r][1] = fmaf(normed, w[1].of[i], dot[r][1]);
-        }
+      for (int32_t step = 0; step < kSteps; ++step) x[step] = load_columns<whole>(row, column + step * 16, dim);
+#pragma unroll
+      for (int32_t i = 0; i < kSteps * 4; ++i) {
+        const float v = x[i / 4].of[i % 4], normed = v * norm[i / 4].of[i % 4];
+        square[r] = fmaf(v, v, square[r]);
+        dot[r][0] = fmaf(normed, w[i / 4][0].of[i % 4], dot[r][0]);
+        dot[r][1] = fmaf(normed, w[i / 4][1].of[i % 4], dot[r][1]);
       }
     }
   }
@@ -110,13 +122,20 @@ __global__ void __launch_bounds__(kWarps * 32) router_logits(const __grid_consta
   a.logits[static_cast<int64_t>(row) * experts + expert] = sum * factor + (a.bias == nullptr ? 0.0f : a.bias[expert]);
 }
 
-template <int32_t T>
+template <int32_t T, bool whole>
 cudaError_t launch_of(const RouterArgs& args, const Stream& on) {
   constexpr int32_t kMany = 8;
   const auto panels = static_cast<unsigned>((args.router.rows + kPanelRows - 1) / kPanelRows);
-  if (args.rows <= kFewRows)
-    return launch(on, dim3(panels, static_cast<unsigned>(args.rows)), dim3(kWarps * 32), 0, router_logits<T, 1>, args);
-  return launch(on, dim3(panels, static_cast<unsigned>((args.rows + kMany - 1) / kMany)), dim3(kWarps * 32), 0, router_logits<T, kMany>, args);
+  const dim3 alone(panels, static_cast<unsigned>(args.rows)), together(panels, static_cast<unsigned>((args.rows + kMany - 1) / kMany));
+  if (args.rows <= kFewRows) return launch(on, alone, dim3(kWarps * 32), 0, router_logits<T, 1, whole>, args);
+  return launch(on, together, dim3(kWarps * 32), 0, router_logits<T, kMany, whole>, args);
+}
+
+template <int32_t T>
+cudaError_t launch_type(const RouterArgs& args, const Stream& on) {
+  const uintptr_t either = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm);
+  const bool whole = args.router.cols % kUnitCols == 0 && args.x_stride % 2 == 0 && either % 8 == 0;
+  return whole ? launch_of<T, true>(args, on) : launch_of<T, false>(args, on);
 }
 
 }  // namespace
@@ -127,9 +146,9 @@ cudaError_t launch_router(const RouterArgs& args, const Stream& on) {
   if (args.rows < 0 || !weight_supported(args.router.type, args.router.rows, args.router.cols)) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   switch (args.router.type) {
-    case kF32: return launch_of<kF32>(args, on);
-    case kF16: return launch_of<kF16>(args, on);
-    case kBF16: return launch_of<kBF16>(args, on);
+    case kF32: return launch_type<kF32>(args, on);
+    case kF16: return launch_type<kF16>(args, on);
+    case kBF16: return launch_type<kBF16>(args, on);
     default: return cudaErrorNotSupported;
   }
 }
