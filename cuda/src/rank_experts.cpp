@@ -58,16 +58,13 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   route.ids = space.ids;
   route.weights = space.weights;
   route.rows = rows.count;
+  route.plan = space.plan;
+  route.bytes = space.bytes;
+  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down}) route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
   CUDA_CHECK(launch_route(route, on));
-
-  PlanExpertsArgs plan{};
-  plan.ids = space.ids;
-  plan.pairs = rows.count * e.used;
-  plan.experts = e.count;
-  plan.tile = expert_tile(rows.kind);
-  plan.plan = space.plan;
-  plan.bytes = space.bytes;
-  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down}) plan.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
+  if (rows.count == 1) return;
+  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile(rows.kind),
+                             space.plan, space.bytes,         route.bytes_each};
   CUDA_CHECK(launch_plan_experts(plan, on));
 }
 

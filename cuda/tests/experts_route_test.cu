@@ -101,12 +101,18 @@ TEST(Router, GivesARowTheSameBitsAloneAndAmongOthers) {
 struct Chosen {
   std::vector<int32_t> ids;
   std::vector<float> weights;
+  std::vector<int32_t> pairs, tile_count;  // of the plan of a single row
+  std::vector<ExpertTile> tiles;
+  uint64_t bytes;
 };
 
 Chosen route_of(const mr_experts_desc& e, const std::vector<float>& logits, const std::vector<float>& bias, const std::vector<float>& scales,
                 const std::vector<int32_t>& slots) {
   Guarded<float> dlogits(logits), dbias(bias), dscales(scales), weights(slots.size() * static_cast<size_t>(e.used));
-  Guarded<int32_t> dslots(slots), ids(weights.size());
+  Guarded<int32_t> dslots(slots), ids(weights.size()), pairs(static_cast<size_t>(e.used)), tile_count(1);
+  Guarded<ExpertTile> tiles(static_cast<size_t>(e.used));
+  Guarded<uint64_t> bytes(1);
+  bytes.zero();
   RouteArgs args{};
   args.experts = e;
   args.logits = dlogits;
@@ -116,8 +122,11 @@ Chosen route_of(const mr_experts_desc& e, const std::vector<float>& logits, cons
   args.ids = ids;
   args.weights = weights;
   args.rows = static_cast<int32_t>(slots.size());
+  args.plan = {pairs, nullptr, nullptr, tiles, tile_count, nullptr};
+  args.bytes = bytes;
+  args.bytes_each = 10;
   MUST(launch_route(args, Stream{}));
-  return {ids.read(), weights.read()};
+  return {ids.read(), weights.read(), pairs.read(), tile_count.read(), tiles.read(), bytes.read()[0]};
 }
 
 // The choice of millrace/model.h in float64, by sorting.
@@ -235,6 +244,31 @@ TEST(Route, FailsARowWhoseScoresAreNotNumbers) {
   const mr_experts_desc two = experts(6, 2, MR_GATE_SIGMOID, MR_EXPERTS_CHOICE_BIAS | MR_EXPERTS_GROUP_BEST_TWO, 2, 1);
   const Chosen none = route_of(two, std::vector<float>(6, 0.5f), {INFINITY, -INFINITY, -INFINITY, 0, 0, 0}, {}, {0});
   EXPECT_TRUE(std::isnan(none.weights[0]));
+}
+
+TEST(Route, PlansASingleRow) {
+  const mr_experts_desc e = experts(40, 3, MR_GATE_SOFTMAX);
+  std::vector<float> logits(40, 1.0f);
+  logits[7] = logits[30] = 2;
+  const auto expect = [](const Chosen& got, const std::vector<int32_t>& ids) {
+    EXPECT_EQ(got.ids, ids);
+    EXPECT_EQ(got.pairs, (std::vector<int32_t>{0, 1, 2}));
+    EXPECT_EQ(got.tile_count[0], 3);
+    EXPECT_EQ(got.bytes, 30u);
+    for (int32_t i = 0; i < 3; ++i) {
+      const ExpertTile& tile = got.tiles[static_cast<size_t>(i)];
+      EXPECT_EQ(tile.expert, ids[static_cast<size_t>(i)]);
+      EXPECT_EQ(tile.first, i);
+      EXPECT_EQ(tile.count, 1);
+    }
+  };
+  expect(route_of(e, logits, {}, {}, {0}), {0, 7, 30});
+  logits[3] = NAN;
+  expect(route_of(e, logits, {}, {}, {0}), {0, 1, 2});
+  const Chosen padding = route_of(e, logits, {}, {}, {-1});
+  EXPECT_EQ(padding.tile_count[0], 0);
+  EXPECT_EQ(padding.bytes, 0u);
+  EXPECT_EQ(route_of(e, std::vector<float>(80, 1.0f), {}, {}, {0, 1}).tile_count[0], -1) << "written for several rows";
 }
 
 TEST(Route, GivesPaddingNoExpert) {

@@ -30,7 +30,8 @@ struct ManyLayout {
   using Weights = GemvAsyncLayout<T, A, ManyShape, room>;
   static constexpr int32_t row = kUnitCols * 2 + 16;  // 16 bytes of padding: ldmatrix meets every bank once
   static constexpr int32_t rows = kManyPairs * row, stage = Weights::stage + rows;
-  static constexpr int32_t exchange_each = Format<T>::six_bits ? 2 * 256 : 0;  // of a warp: what publish() writes
+  static constexpr int32_t published = Weights::f.units * 256;  // of a panel: what publish() writes
+  static constexpr int32_t exchange_each = Format<T>::six_bits ? 2 * published : 0;  // of a warp
   static constexpr int32_t fixed = ManyShape::warps * exchange_each + kManyPairs * 4;
   static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + fixed; }
   // As many stages, up to 4, as let two blocks share an SM, or else one block have an SM.
@@ -60,26 +61,28 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 
   const GroupedParams& grouped;
   ExpertTile tile;
-  int32_t* pairs;        // (kManyPairs) of the tile, in shared memory
-  int32_t panel[kPanels];  // of this warp, within their targets
-  int32_t fragments;     // that have pairs
+  int32_t fragments;  // that have pairs
 
   struct RowFeed {
     const uint8_t* rows[kRowSteps];  // null: no pair is there
   };
 
   __device__ __forceinline__ const KernelTarget& target(int32_t r) const { return p.targets[pair ? r : 0]; }
+  // The warp's panel r, within its target. Recomputed where it is used, because registers are short.
+  __device__ __forceinline__ int32_t panel(int32_t r) const {
+    return static_cast<int32_t>(blockIdx.x) * kBlockPanels + (pair ? warp : warp * kPanels + r);
+  }
+  // (kManyPairs) of the tile, in shared memory.
+  __device__ __forceinline__ int32_t* pairs() const { return reinterpret_cast<int32_t*>(dynamic_memory() + Layout::pairs_at); }
   __device__ __forceinline__ int32_t thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ uint32_t rows_in(int32_t stage) const { return shared + Layout::rows_at + stage * Layout::rows; }
 
   // A warp past the last panel reads the last one and stores nothing.
-  __device__ __forceinline__ void aim(WeightFeed& weights, RowFeed& rows) {
+  __device__ __forceinline__ void aim(WeightFeed& weights, RowFeed& rows) const {
     const int64_t matrix = tile.expert * grouped.matrix_bytes;
 #pragma unroll
-    for (int32_t r = 0; r < kPanels; ++r) {
-      panel[r] = static_cast<int32_t>(blockIdx.x) * kBlockPanels + (pair ? warp : warp * kPanels + r);
-      weights.panel[r] = target(r).data + matrix + min(panel[r], target(r).panels - 1) * p.panel_bytes + lane * 16;
-    }
+    for (int32_t r = 0; r < kPanels; ++r)
+      weights.panel[r] = target(r).data + matrix + min(panel(r), target(r).panels - 1) * p.panel_bytes + lane * 16;
 #pragma unroll
     for (int32_t i = 0; i < kRowSteps; ++i) {
       const int32_t at = thread() / 8 + i * (ManyShape::threads / 8);
@@ -107,15 +110,22 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 
   using Sums = float[kPanels][kManyFragments][4];
 
-  // Adds the products of 32 of a stage's inputs.
-  template <int32_t half, class Quants, class Scales>
-  __device__ __forceinline__ void multiply_half(Sums& acc, Quants (&quants)[kPanels], const Scales (&scales)[kPanels], int32_t stage) const {
+  // Adds the products of 32 of a stage's inputs. Quants and scales are loaded for each half, which keeps registers free.
+  template <int32_t half>
+  __device__ __forceinline__ void multiply_half(Sums& acc, const GroupHeader<T, A> (&headers)[kPanels], int32_t unit, int32_t stage) const {
     uint32_t a[kPanels][2][4];
 #pragma unroll
     for (int32_t r = 0; r < kPanels; ++r) {
-      const uint32_t unit = weights_in(stage) + r * Weights::panel_stage + Weights::quants_at(0);
-      RoundedUnit<T, A>::template take<half * 2>(quants[r], scales[r], unit, lane, a[r][0]);
-      RoundedUnit<T, A>::template take<half * 2 + 1>(quants[r], scales[r], unit, lane, a[r][1]);
+      const uint32_t from = weights_in(stage) + r * Weights::panel_stage, quants_at = from + Weights::quants_at(0);
+      UnitQuants<T, A, 1> quants;
+      UnitScales<T, A> scales;
+      if constexpr (!Format<T>::is_float) {
+        quants.begin(quants_at, from + Weights::high_at(0), lane);
+        quants.use(headers[r]);
+        scales.load(Format<T>::six_bits ? exchange(r) + unit % f.units * 256 : from + Weights::scales_at(0), headers[r], lane);
+      }
+      RoundedUnit<T, A>::template take<half * 2>(quants, scales, quants_at, lane, a[r][0]);
+      RoundedUnit<T, A>::template take<half * 2 + 1>(quants, scales, quants_at, lane, a[r][1]);
     }
     const uint32_t row = rows_in(stage) + (lane & 7) * Layout::row + (lane >> 3) * 16 + half * 64;
 #pragma unroll
@@ -131,34 +141,31 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
     }
   }
 
-  __device__ __forceinline__ void multiply(Sums& acc, GroupHeader<T, A> (&headers)[kPanels], int32_t unit, int32_t stage) const {
-    UnitQuants<T, A, 1> quants[kPanels];
-    UnitScales<T, A> scales[kPanels];
-    if constexpr (!Format<T>::is_float) {
-      const uint32_t exchange = shared + Layout::exchange_at + warp * Layout::exchange_each;
+  __device__ __forceinline__ uint32_t exchange(int32_t r) const {
+    return shared + Layout::exchange_at + warp * Layout::exchange_each + r * Layout::published;
+  }
+
+  // Loads the groups' headers, which their first units carry.
+  __device__ __forceinline__ void open(GroupHeader<T, A> (&headers)[kPanels], int32_t stage) const {
+    if constexpr (Format<T>::six_bits) __syncwarp();  // every lane has read the scales of the groups before
 #pragma unroll
-      for (int32_t r = 0; r < kPanels; ++r) {
-        const uint32_t from = weights_in(stage) + r * Weights::panel_stage;
-        if (unit % f.units == 0) headers[r].load(from + Weights::unit, lane);
-        if constexpr (Format<T>::six_bits) headers[r].template publish<1>(exchange + r * 256, unit % f.units, lane);
-      }
-      if constexpr (Format<T>::six_bits) __syncwarp();
-#pragma unroll
-      for (int32_t r = 0; r < kPanels; ++r) {
-        const uint32_t from = weights_in(stage) + r * Weights::panel_stage;
-        quants[r].begin(from + Weights::quants_at(0), from + Weights::high_at(0), lane);
-        quants[r].use(headers[r]);
-        scales[r].load(Format<T>::six_bits ? exchange + r * 256 : from + Weights::scales_at(0), headers[r], lane);
-      }
+    for (int32_t r = 0; r < kPanels; ++r) {
+      headers[r].load(weights_in(stage) + r * Weights::panel_stage + Weights::unit, lane);
+      if constexpr (Format<T>::six_bits) headers[r].template publish<f.units>(exchange(r), 0, lane);
     }
-    multiply_half<0>(acc, quants, scales, stage);
-    multiply_half<1>(acc, quants, scales, stage);
     if constexpr (Format<T>::six_bits) __syncwarp();
+  }
+
+  __device__ __forceinline__ void multiply(Sums& acc, GroupHeader<T, A> (&headers)[kPanels], int32_t unit, int32_t stage) const {
+    if constexpr (!Format<T>::is_float)
+      if (unit % f.units == 0) open(headers, stage);
+    multiply_half<0>(acc, headers, unit, stage);
+    multiply_half<1>(acc, headers, unit, stage);
   }
 
   // The finished outputs of a fragment's pairs 2t and 2t + 1: of rows g in [0] and [1], of rows g + 8 in [2] and [3].
   __device__ __forceinline__ void finish_sums(float (&sums)[4], int32_t r) const {
-    const int32_t row = panel[r] * kPanelRows + lane / 4;
+    const int32_t row = panel(r) * kPanelRows + lane / 4;
     const float* const bias = target(r).bias == nullptr ? nullptr : target(r).bias + static_cast<int64_t>(tile.expert) * target(r).rows;
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
@@ -188,9 +195,9 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) y[i] = gated_product(grouped.activation, gate[half * 2 + i], up[half * 2 + i]) * p.pair_share;
       const uint32_t outputs = transpose(RoundedUnit<T, A>::pack(y[0], y[1]));
-      const int32_t row = panel[0] * kPanelRows + half * 8 + lane % 4 * 2;
+      const int32_t row = panel(0) * kPanelRows + half * 8 + lane % 4 * 2;
       if (at >= tile.count || row >= rows) continue;
-      uint16_t* const out = static_cast<uint16_t*>(target(0).out) + pairs[at] * target(0).out_stride + row;
+      uint16_t* const out = static_cast<uint16_t*>(target(0).out) + pairs()[at] * target(0).out_stride + row;
       if (row + 1 < rows) *reinterpret_cast<uint32_t*>(out) = outputs;
       else *out = static_cast<uint16_t>(outputs);
     }
@@ -201,10 +208,10 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t at = n * 8 + lane % 4 * 2 + i;
       if (at >= tile.count) continue;
-      float* const out = static_cast<float*>(target(0).out) + pairs[at] * target(0).out_stride;
+      float* const out = static_cast<float*>(target(0).out) + pairs()[at] * target(0).out_stride;
 #pragma unroll
       for (int32_t r = 0; r < kPanels; ++r) {
-        const int32_t row = panel[r] * kPanelRows + lane / 4;
+        const int32_t row = panel(r) * kPanelRows + lane / 4;
         if (row < target(0).rows) out[row] = acc[r][n][i];
         if (row + 8 < target(0).rows) out[row + 8] = acc[r][n][i + 2];
       }
@@ -217,7 +224,7 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
     if (static_cast<int32_t>(blockIdx.y) >= *grouped.plan.tile_count) return;
     tile = grouped.plan.tiles[blockIdx.y];
     fragments = (tile.count + 7) / 8;
-    if (thread() < tile.count) pairs[thread()] = grouped.plan.pairs[tile.first + thread()];
+    if (thread() < tile.count) pairs()[thread()] = grouped.plan.pairs[tile.first + thread()];
     WeightFeed weights;
     RowFeed rows;
     aim(weights, rows);
@@ -242,12 +249,9 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 };
 
 template <int32_t T, class A, bool pair>
-__global__ void __launch_bounds__(ManyShape::threads) many_rows(const __grid_constant__ GroupedParams p) {
-  using Layout = ManyLayout<T, A, kGemvSharedKiB>;
-  uint8_t* const stage_memory = dynamic_memory();
+__global__ void __launch_bounds__(ManyShape::threads, 2) many_rows(const __grid_constant__ GroupedParams p) {
   ManyRowsBlock<T, A, pair> block{{{p.gemm}}, p};
-  block.shared = shared_address(stage_memory);
-  block.pairs = reinterpret_cast<int32_t*>(stage_memory + Layout::pairs_at);
+  block.shared = shared_address(dynamic_memory());
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
   block.policy = evict_normal_policy();

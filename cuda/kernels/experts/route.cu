@@ -41,6 +41,18 @@ __device__ float group_score(const float* scores, int32_t size, bool best_two) {
   return best_two && size > 1 ? first + second : first;
 }
 
+// Writes the plan of a single row: a tile for each of its pairs.
+__device__ void plan_row(const RouteArgs& a, const int32_t* ids) {
+  const bool padding = a.slot[0] < 0;
+  for (int32_t i = threadIdx.x; i < a.experts.used && !padding; i += blockDim.x) {
+    a.plan.pairs[i] = i;
+    a.plan.tiles[i] = {ids[i], i, 1};
+  }
+  if (threadIdx.x != 0) return;
+  *a.plan.tile_count = padding ? 0 : a.experts.used;
+  if (a.bytes != nullptr && !padding) *a.bytes += static_cast<uint64_t>(a.experts.used) * a.bytes_each;
+}
+
 __global__ void __launch_bounds__(kMostThreads) route_rows(const __grid_constant__ RouteArgs a) {
   __shared__ float scratch[kMostThreads / 32], divisor;
   const mr_experts_desc& e = a.experts;
@@ -56,6 +68,7 @@ __global__ void __launch_bounds__(kMostThreads) route_rows(const __grid_constant
   float* const out = a.weights + row * used;
   if (a.slot[row] < 0) {
     for (int32_t i = thread; i < used; i += threads) ids[i] = count;
+    if (a.rows == 1) plan_row(a, ids);
     return;
   }
 
@@ -87,6 +100,8 @@ __global__ void __launch_bounds__(kMostThreads) route_rows(const __grid_constant
       ids[i] = i;
       out[i] = NAN;
     }
+    __syncthreads();
+    if (a.rows == 1) plan_row(a, ids);
     return;
   }
 
@@ -129,6 +144,7 @@ __global__ void __launch_bounds__(kMostThreads) route_rows(const __grid_constant
     if (e.weight_scale != 0) weight *= e.weight_scale;
     out[i] = a.scales == nullptr ? weight : weight * a.scales[ids[i]];
   }
+  if (a.rows == 1) plan_row(a, ids);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/experts/plan.h"
 #include "kernels/gemm/weight.h"
 #include "kernels/launch.h"
 #include "millrace/engine.h"
@@ -25,7 +26,8 @@ struct RouterArgs {
 };
 cudaError_t launch_router(const RouterArgs& args, const Stream& on);
 
-// Chooses the experts of each row. A padding row has `count` in the place of every id.
+// Chooses the experts of each row. A padding row has `count` in the place of every id. The ids of a single row are its plan:
+// launch_route then writes it, and launch_plan_experts is not needed.
 struct RouteArgs {
   mr_experts_desc experts;
   const float* logits;       // (rows, count)
@@ -35,6 +37,9 @@ struct RouteArgs {
   int32_t* ids;              // (rows, used), ascending in each row
   float* weights;            // (rows, used)
   int32_t rows;
+  ExpertPlan plan;           // written if rows is 1: pairs, tiles and tile_count
+  uint64_t* bytes = nullptr;  // increased by bytes_each for each expert of a single row; null: nothing is counted
+  uint64_t bytes_each = 0;
 };
 cudaError_t launch_route(const RouteArgs& args, const Stream& on);
 
