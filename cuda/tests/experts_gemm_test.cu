@@ -172,6 +172,7 @@ INSTANTIATE_TEST_SUITE_P(All, ExpertGemm,
 std::vector<Choice> choices(std::mt19937& random) {
   std::vector<Choice> out{random_choice(1, 1, 1, random), random_choice(3, 2, 5, random), random_choice(70, 2, 3, random), random_choice(1, 3, 4, random)};
   out.push_back({9, 1, 4, std::vector<int32_t>(9, 2)});
+  out.push_back({2, 1, 4, {3, 3}});
   return out;
 }
 

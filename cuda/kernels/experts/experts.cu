@@ -42,7 +42,8 @@ cudaError_t prepare(PreparedGrouped& k, int32_t sms, int32_t shared) {
   error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
   int32_t blocks = 0;
   if (error == cudaSuccess) {
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.kernel.function, k.kernel.threads, static_cast<size_t>(k.shared_bytes));
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.kernel.function, k.kernel.threads,
+                                                          static_cast<size_t>(k.shared_bytes));
   }
   k.tiles_at_once = blocks * sms;
   return error;
@@ -97,16 +98,17 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   if (error != cudaSuccess) return error;
   const PreparedDevice* const kernels = device < kMaxDevices ? prepared[device].load(std::memory_order_acquire) : nullptr;
   if (kernels == nullptr) return cudaErrorInitializationError;
-  const PackedWeight& weight = args.targets[0].weight;
-  const int32_t type = weight_format_index(weight.type);
-  const bool pair = args.count == 2;
+  const int32_t type = weight_format_index(args.targets[0].weight.type);
+  const bool pair = args.count == 2, one_row = args.rows == 1;
   const auto of = [&](GroupedForm single, GroupedForm both) -> const PreparedGrouped& {
     return kernels->of[type][static_cast<int32_t>(args.act)][static_cast<int32_t>(pair ? both : single)];
   };
   const PreparedGrouped& many = of(GroupedForm::kManySingle, GroupedForm::kManyPair);
+  const PreparedGrouped& one = of(GroupedForm::kFewSingle1, GroupedForm::kFewPair1);
+  const PreparedGrouped& eight = of(GroupedForm::kFewSingle8, GroupedForm::kFewPair8);
   const bool by_many = args.kind == GemmClass::kPrefill && many.tiles_at_once > 0;
-  const bool one_row = args.rows == 1;
-  const PreparedGrouped& few = one_row ? of(GroupedForm::kFewSingle1, GroupedForm::kFewPair1) : of(GroupedForm::kFewSingle8, GroupedForm::kFewPair8);
+  // If tiles of eight need more shared memory than the device has, every pair is a tile.
+  const PreparedGrouped& few = one_row || eight.tiles_at_once == 0 ? one : eight;
   const PreparedGrouped& chosen = by_many ? many : few;
   if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
 
@@ -116,7 +118,7 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
     grid = many_rows_grid(args, chosen.kernel.panels);
     if (grid.y > 65535) return cudaErrorInvalidValue;
   } else {
-    p.parts = one_row ? 1 : p.parts;
+    p.parts = one_row ? 1 : expert_tile(args.kind) / chosen.kernel.tokens;
     const int64_t items = few_rows_items(args, p.parts);
     if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
     grid = dim3(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));

@@ -43,9 +43,9 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
   __device__ __forceinline__ ExpertTile tile_of(int32_t item) const {
     const int32_t index = item / p.targets[0].panels;
     ExpertTile tile = grouped.plan.tiles[index / grouped.parts];
-    const int32_t skipped = index % grouped.parts * 8;
+    const int32_t skipped = index % grouped.parts * S::tokens;
     tile.first += skipped;
-    tile.count = min(tile.count - skipped, 8);
+    tile.count = min(tile.count - skipped, S::tokens);
     return tile;
   }
 
@@ -59,7 +59,7 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
     for (int32_t i = 0; i < row_steps; ++i) {
       const int32_t at = own_row() + i * rows_at_once;
       feed.rows[i] = nullptr;
-      if (at >= tile.count || at >= S::tokens) continue;
+      if (at >= tile.count) continue;
       const int64_t row = grouped.plan.pairs[tile.first + at] / grouped.x_share;
       feed.rows[i] = static_cast<const uint8_t*>(p.x) + row * p.x_stride * 2 + own_piece();
     }
@@ -106,7 +106,8 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
     float bias[S::panels] = {};
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r)
-      if (stores && p.targets[r].bias != nullptr) bias[r] = p.targets[r].bias[static_cast<int64_t>(tile.expert) * p.targets[r].rows + row];
+      if (stores && p.targets[r].bias != nullptr)
+        bias[r] = p.targets[r].bias[static_cast<int64_t>(tile.expert) * p.targets[r].rows + row];
     __syncthreads();
     if (!stores) return;
     float y[S::panels];
@@ -118,8 +119,11 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
       for (int32_t s = 0; s < kSlices; ++s) v[s] = sums[s * S::reduction_plane + index];
       y[r] = (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]))) * p.x_scale + bias[r];
     }
-    if constexpr (pair) static_cast<A*>(p.targets[0].out)[out] = ActOps<A>::from(gated_product(grouped.activation, y[0], y[1]) * p.pair_share);
-    else static_cast<float*>(p.targets[0].out)[out] = y[0];
+    if constexpr (pair) {
+      static_cast<A*>(p.targets[0].out)[out] = ActOps<A>::from(gated_product(grouped.activation, y[0], y[1]) * p.pair_share);
+    } else {
+      static_cast<float*>(p.targets[0].out)[out] = y[0];
+    }
   }
 
   __device__ __forceinline__ void run() {

@@ -40,7 +40,7 @@ inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
   p.gemm.pair_share = 1 / args.pair_scale;
   p.matrix_bytes = panels_of(args) * p.gemm.panel_bytes;
   p.plan = args.plan;
-  p.parts = expert_tile(args.kind) / expert_tile(GemmClass::kDecode);
+  p.parts = 1;
   p.x_share = args.x_share;
   p.activation = args.activation;
   return p;

@@ -94,7 +94,8 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
   }
 
   // Requests a unit's weights and rows. Rows without a pair keep what the stage holds; columns past the last become zeros.
-  __device__ __forceinline__ void request(const WeightFeed& weights, const RowFeed& rows, int32_t unit, int32_t units, int32_t stage) const {
+  __device__ __forceinline__ void request(const WeightFeed& weights, const RowFeed& rows, int32_t unit, int32_t units,
+                                          int32_t stage) const {
     if (unit < units) {
       fill(weights, Cursor{0, unit}, stage);
       const int32_t left = min(max((p.cols - unit * kUnitCols) * 2 - thread() % 8 * 16, 0), 16);

@@ -28,7 +28,9 @@ struct ExpertPlan {
 };
 
 // Most tiles of a plan.
-inline int32_t expert_tiles(int32_t experts, int32_t pairs, int32_t tile) { return std::min(pairs, pairs / tile + std::min(experts, pairs)); }
+inline int32_t expert_tiles(int32_t experts, int32_t pairs, int32_t tile) {
+  return std::min(pairs, pairs / tile + std::min(experts, pairs));
+}
 
 struct PlanExpertsArgs {
   const int32_t* ids;  // (pairs), ascending and different in each row; outside [0, experts) the pair is not listed

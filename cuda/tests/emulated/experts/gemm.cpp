@@ -8,14 +8,16 @@ namespace mr::cuda {
 namespace {
 
 constexpr int32_t kBlocksAtOnce = 5;  // few, so that blocks have several items
+constexpr int32_t kLeastForEight = 3;  // fewer rows are divided into tiles of one pair, as on a device with little shared memory
 
 template <int32_t T, class A>
 cudaError_t launch_of(const ExpertGemmArgs& args) {
-  const bool pair = args.count == 2, one_row = args.rows == 1;
-  GroupedForm form = one_row ? pair ? GroupedForm::kFewPair1 : GroupedForm::kFewSingle1 : pair ? GroupedForm::kFewPair8 : GroupedForm::kFewSingle8;
+  const bool pair = args.count == 2, one = args.rows < kLeastForEight;
+  GroupedForm form = one ? pair ? GroupedForm::kFewPair1 : GroupedForm::kFewSingle1 : pair ? GroupedForm::kFewPair8 : GroupedForm::kFewSingle8;
   if (args.kind == GemmClass::kPrefill) form = pair ? GroupedForm::kManyPair : GroupedForm::kManySingle;
   const GemvKernel kernel = args.kind == GemmClass::kPrefill ? many_rows_kernel_for<T, A>(form) : few_rows_kernel_for<T, A>(form);
   GroupedParams p = grouped_params(args);
+  if (args.kind == GemmClass::kDecode && args.rows > 1) p.parts = expert_tile(args.kind) / kernel.tokens;
   const dim3 grid = args.kind == GemmClass::kPrefill ? many_rows_grid(args, kernel.panels)
                                                      : dim3(static_cast<unsigned>(std::min<int64_t>(few_rows_items(args, p.parts), kBlocksAtOnce)));
   const auto run = reinterpret_cast<void (*)(GroupedParams)>(const_cast<void*>(kernel.function));
