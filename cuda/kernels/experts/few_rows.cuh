@@ -49,12 +49,15 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
     return tile;
   }
 
-  __device__ __forceinline__ void aim(Feed& feed, int32_t item) const {
-    if (item >= items) return;
-    const ExpertTile tile = tile_of(item);
-    const int64_t panel = tile.expert * grouped.matrix_bytes + item % p.targets[0].panels * p.panel_bytes + lane * 16;
+  __device__ __forceinline__ void aim_weights(Feed& feed, int32_t item) const {
+    const int64_t matrix = tile_of(item).expert * grouped.matrix_bytes;
+    const int64_t panel = matrix + item % p.targets[0].panels * p.panel_bytes + lane * 16;
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) feed.weights.panel[r] = p.targets[r].data + panel;
+  }
+
+  __device__ __forceinline__ void aim_rows(Feed& feed, int32_t item) const {
+    const ExpertTile tile = tile_of(item);
 #pragma unroll
     for (int32_t i = 0; i < row_steps; ++i) {
       const int32_t at = own_row() + i * rows_at_once;
@@ -81,16 +84,17 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
     }
   }
 
-  // Requests a stage, if there is one, and advances.
+  // Requests a stage, if there is one, and advances. Weights do not wait for the list of pairs.
   __device__ __forceinline__ void request(Feed& feed, Cursor& cursor, int32_t stage) const {
     if (cursor.item < items) {
       fill(feed.weights, cursor, stage);
+      if (cursor.unit == unit_begin) aim_rows(feed, cursor.item);
       fill_rows(feed, cursor.unit, stage);
       cursor.unit += S::units;
       if (cursor.unit >= unit_end) {
         cursor.unit = unit_begin;
         cursor.item += static_cast<int32_t>(gridDim.x);
-        aim(feed, cursor.item);
+        if (cursor.item < items) aim_weights(feed, cursor.item);
       }
     }
     copies_commit();
@@ -131,11 +135,11 @@ struct FewRowsBlock : GemvAsyncMma<T, A, S> {
     unit_end = p.groups * (warp + 1) / kSlices * f.units;
     grid_wait();
     grid_trigger();
-    items = *grouped.plan.tile_count * grouped.parts * p.targets[0].panels;
     const int32_t first_item = static_cast<int32_t>(blockIdx.x);
-    Cursor next{unit_begin < unit_end ? first_item : items, unit_begin};
     Feed feed;
-    aim(feed, next.item);
+    aim_weights(feed, first_item);  // if there is no such item, of a tile that nothing uses: its load need not wait for their number
+    items = *grouped.plan.tile_count * grouped.parts * p.targets[0].panels;
+    Cursor next{unit_begin < unit_end ? first_item : items, unit_begin};
 #pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1; ++s) request(feed, next, s);
 
