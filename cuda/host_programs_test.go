@@ -189,7 +189,7 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 		"cpu/linear_size.cpp", "-x", "c++", "kernels/gemm/repack.cu", "kernels/experts/plan.cu", "tests/experts_gemm_test.cu", "-x", "none",
 		"-lgtest", "-lgtest_main", "-lpthread",
 	})...)
-	out, err := exec.Command(program, "--gtest_filter=*/F32_bf16*:*/BF16_bf16*:*/Q5_0_f16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*:*/IQ3_S_f16*").CombinedOutput()
+	out, err := exec.Command(program, "--gtest_filter=*/BF16_bf16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*").CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
