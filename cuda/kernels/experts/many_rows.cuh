@@ -8,7 +8,8 @@
 //
 // A warp sums in ascending order of the columns, in f32, so no sum crosses a warp and gate and up of an output meet in
 // one lane. One barrier a unit frees the stage that all warps have left. Fragments without pairs are skipped, so a tile of
-// few pairs costs little more than the stream of its weights. Sums leave the registers through transposed fragments, with
+// few pairs costs little more than the stream of its weights. Two blocks share an SM, so that one multiplies while the other
+// waits at its barrier; for that Q4_K and Q5_K spill up to five registers. Sums leave the registers through transposed fragments, with
 // neighbouring outputs of a pair together.
 #pragma once
 
@@ -61,28 +62,26 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 
   const GroupedParams& grouped;
   ExpertTile tile;
-  int32_t fragments;  // that have pairs
+  int32_t* pairs;          // (kManyPairs) of the tile, in shared memory
+  int32_t panel[kPanels];  // of this warp, within their targets
+  int32_t fragments;       // that have pairs
 
   struct RowFeed {
     const uint8_t* rows[kRowSteps];  // null: no pair is there
   };
 
   __device__ __forceinline__ const KernelTarget& target(int32_t r) const { return p.targets[pair ? r : 0]; }
-  // The warp's panel r, within its target. Recomputed where it is used, because registers are short.
-  __device__ __forceinline__ int32_t panel(int32_t r) const {
-    return static_cast<int32_t>(blockIdx.x) * kBlockPanels + (pair ? warp : warp * kPanels + r);
-  }
-  // (kManyPairs) of the tile, in shared memory.
-  __device__ __forceinline__ int32_t* pairs() const { return reinterpret_cast<int32_t*>(dynamic_memory() + Layout::pairs_at); }
   __device__ __forceinline__ int32_t thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ uint32_t rows_in(int32_t stage) const { return shared + Layout::rows_at + stage * Layout::rows; }
 
   // A warp past the last panel reads the last one and stores nothing.
-  __device__ __forceinline__ void aim(WeightFeed& weights, RowFeed& rows) const {
+  __device__ __forceinline__ void aim(WeightFeed& weights, RowFeed& rows) {
     const int64_t matrix = tile.expert * grouped.matrix_bytes;
 #pragma unroll
-    for (int32_t r = 0; r < kPanels; ++r)
-      weights.panel[r] = target(r).data + matrix + min(panel(r), target(r).panels - 1) * p.panel_bytes + lane * 16;
+    for (int32_t r = 0; r < kPanels; ++r) {
+      panel[r] = static_cast<int32_t>(blockIdx.x) * kBlockPanels + (pair ? warp : warp * kPanels + r);
+      weights.panel[r] = target(r).data + matrix + min(panel[r], target(r).panels - 1) * p.panel_bytes + lane * 16;
+    }
 #pragma unroll
     for (int32_t i = 0; i < kRowSteps; ++i) {
       const int32_t at = thread() / 8 + i * (ManyShape::threads / 8);
@@ -166,7 +165,7 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 
   // The finished outputs of a fragment's pairs 2t and 2t + 1: of rows g in [0] and [1], of rows g + 8 in [2] and [3].
   __device__ __forceinline__ void finish_sums(float (&sums)[4], int32_t r) const {
-    const int32_t row = panel(r) * kPanelRows + lane / 4;
+    const int32_t row = panel[r] * kPanelRows + lane / 4;
     const float* const bias = target(r).bias == nullptr ? nullptr : target(r).bias + static_cast<int64_t>(tile.expert) * target(r).rows;
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
@@ -196,9 +195,9 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) y[i] = gated_product(grouped.activation, gate[half * 2 + i], up[half * 2 + i]) * p.pair_share;
       const uint32_t outputs = transpose(RoundedUnit<T, A>::pack(y[0], y[1]));
-      const int32_t row = panel(0) * kPanelRows + half * 8 + lane % 4 * 2;
+      const int32_t row = panel[0] * kPanelRows + half * 8 + lane % 4 * 2;
       if (at >= tile.count || row >= rows) continue;
-      uint16_t* const out = static_cast<uint16_t*>(target(0).out) + pairs()[at] * target(0).out_stride + row;
+      uint16_t* const out = static_cast<uint16_t*>(target(0).out) + pairs[at] * target(0).out_stride + row;
       if (row + 1 < rows) *reinterpret_cast<uint32_t*>(out) = outputs;
       else *out = static_cast<uint16_t>(outputs);
     }
@@ -209,10 +208,10 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t at = n * 8 + lane % 4 * 2 + i;
       if (at >= tile.count) continue;
-      float* const out = static_cast<float*>(target(0).out) + pairs()[at] * target(0).out_stride;
+      float* const out = static_cast<float*>(target(0).out) + pairs[at] * target(0).out_stride;
 #pragma unroll
       for (int32_t r = 0; r < kPanels; ++r) {
-        const int32_t row = panel(r) * kPanelRows + lane / 4;
+        const int32_t row = panel[r] * kPanelRows + lane / 4;
         if (row < target(0).rows) out[row] = acc[r][n][i];
         if (row + 8 < target(0).rows) out[row + 8] = acc[r][n][i + 2];
       }
@@ -225,7 +224,7 @@ struct ManyRowsBlock : GemvAsyncPipeline<T, A, ManyShape> {
     if (static_cast<int32_t>(blockIdx.y) >= *grouped.plan.tile_count) return;
     tile = grouped.plan.tiles[blockIdx.y];
     fragments = (tile.count + 7) / 8;
-    if (thread() < tile.count) pairs()[thread()] = grouped.plan.pairs[tile.first + thread()];
+    if (thread() < tile.count) pairs[thread()] = grouped.plan.pairs[tile.first + thread()];
     WeightFeed weights;
     RowFeed rows;
     aim(weights, rows);
@@ -253,6 +252,7 @@ template <int32_t T, class A, bool pair>
 __global__ void __launch_bounds__(ManyShape::threads, 2) many_rows(const __grid_constant__ GroupedParams p) {
   ManyRowsBlock<T, A, pair> block{{{p.gemm}}, p};
   block.shared = shared_address(dynamic_memory());
+  block.pairs = reinterpret_cast<int32_t*>(dynamic_memory() + ManyLayout<T, A, kGemvSharedKiB>::pairs_at);
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
   block.policy = evict_normal_policy();
