@@ -178,6 +178,44 @@ func needGoogleTest(t *testing.T) {
 	}
 }
 
+// TestEmulatedExpertsAreChosenAsInFloat64 runs the GoogleTests of routing, of the plan and of the sum
+// over experts on an emulated device.
+func TestEmulatedExpertsAreChosenAsInFloat64(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
+		"tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp", "-x", "c++", "kernels/experts/router.cu", "kernels/experts/route.cu",
+		"kernels/experts/plan.cu", "kernels/experts/combine.cu", "tests/experts_route_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// TestEmulatedExpertGemmsMatchFloat64 runs the GoogleTests of the grouped GEMMs on an emulated device,
+// for types that differ in how they are unpacked.
+func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
+	needGoogleTest(t)
+	dir := t.TempDir()
+	program, kernels := filepath.Join(dir, "test"), filepath.Join(dir, "kernels.o")
+	flags := []string{
+		"-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas",
+	}
+	// The shared memory of a kernel is laid out for a compute capability. Registers that a type does not use
+	// stay unset.
+	build(t, slices.Concat(flags, []string{
+		"-D__CUDA_ARCH__=900", "-Wno-missing-field-initializers", "-Wno-maybe-uninitialized",
+		"-Wno-uninitialized", "-c", "-o", kernels, "tests/emulated/experts/gemm.cpp",
+	})...)
+	build(t, slices.Concat(flags, []string{
+		"-o", program, kernels, "tests/emulated/runtime.cpp", "tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp",
+		"cpu/linear_size.cpp", "-x", "c++", "kernels/gemm/repack.cu", "kernels/experts/plan.cu", "tests/experts_gemm_test.cu", "-x", "none",
+		"-lgtest", "-lgtest_main", "-lpthread",
+	})...)
+	out, err := exec.Command(program, "--gtest_filter=*/BF16_bf16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*").CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func build(t *testing.T, arguments ...string) {
 	t.Helper()
 	flags := []string{"-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"}

@@ -66,8 +66,8 @@ func readAll(t *testing.T, nvcc string, sources []string, flags ...string) {
 	}
 }
 
-// instances writes the sources that CMake makes of the templates of kernels/gemm/instances, for the
-// types that CMakeLists.txt names, and returns their paths.
+// instances writes the sources that CMake makes of the templates of kernels/gemm/instances and
+// kernels/experts/instances, for the types that CMakeLists.txt names, and returns their paths.
 func instances(t *testing.T) []string {
 	t.Helper()
 	cmake, err := os.ReadFile("CMakeLists.txt")
@@ -77,9 +77,9 @@ func instances(t *testing.T) []string {
 		require.NotNil(t, match, list)
 		return strings.Fields(string(match[1]))
 	}
-	templates, err := filepath.Glob("kernels/gemm/instances/*.cu.in")
+	templates, err := filepath.Glob("kernels/*/instances/*.cu.in")
 	require.NoError(t, err)
-	require.Len(t, templates, 4)
+	require.Len(t, templates, 6)
 	dir := t.TempDir()
 	var sources []string
 	for _, template := range templates {

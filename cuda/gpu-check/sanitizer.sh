@@ -61,9 +61,12 @@ sanitizer() {
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
   # Other head widths run the kernel of a wider head, padded with zeros, so racecheck, which is slow, tests the compiled
   # widths only. It also skips prompts around every cut of keys and every tile, which run the same kernels many more times.
-  for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv; do
+  for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv experts_route; do
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
+  done
+  for name in racecheck memcheck; do
+    sanitize "$name" 'grouped GEMMs' "$out/cuda_experts_gemm_test" '--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*'
   done
   # Two tests choose other candidates under the tool than without it: see cuda/kernels/README.md.
   change='*AtTheBordersOfParts:*ThatBinsSplitBadly'

@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kThreads) begin_rows(const __grid_constant__ B
     }
   }
   if (y == 0 && i == 0 && a.step != nullptr) ++*a.step;
+  if (y == 0 && i == 0 && a.expert_bytes != nullptr) *a.expert_bytes = 0;
   if (blockIdx.x == 0 && y < a.plan_count) plan_decode(a, a.plans[y], a.windows[y]);
 }
 

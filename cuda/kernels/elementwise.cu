@@ -2,6 +2,7 @@
 // otherwise one for each element. No two threads touch one element, so outputs may be inputs.
 #include "kernels/act.cuh"
 #include "kernels/elementwise.h"
+#include "kernels/experts/gated.cuh"
 #include "kernels/math.cuh"
 
 namespace mr::cuda {
@@ -66,6 +67,14 @@ __global__ void __launch_bounds__(kThreads) add_residual(AddResidualArgs a) {
   }
 }
 
+__device__ __forceinline__ float gated(int32_t activation, float gate, float up) {
+  switch (activation) {
+    case MR_ACT_CLAMPED: return gated_product(activation, gate, up);
+    case MR_ACT_GELU_TANH: return gelu_f32(gate) * up;
+    default: return silu_f32(gate) * up;
+  }
+}
+
 template <int n, class X, class T>
 __global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
   grid_wait();
@@ -76,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
   float gate[n], up[n];
   load_many<n>(static_cast<const X*>(a.gate) + row * a.in_stride + column, gate);
   load_many<n>(static_cast<const X*>(a.up) + row * a.up_stride + column, up);
-  for (int i = 0; i < n; ++i) gate[i] = (a.gelu ? gelu_f32(gate[i]) : silu_f32(gate[i])) * up[i] * a.scale;
+  for (int i = 0; i < n; ++i) gate[i] = gated(a.activation, gate[i], up[i]) * a.scale;
   store_many<n>(static_cast<T*>(a.out) + row * a.out_stride + column, gate);
 }
 

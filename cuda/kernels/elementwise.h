@@ -21,7 +21,7 @@ struct AddResidualArgs {
 };
 cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on);
 
-// out[r, i] = activation(gate[r, i]) * up[r, i] * scale, computed in f32. gate, up: f32 or the activation type; out:
+// out[r, i] = activation(gate[r, i]) * up[r, i] * scale, with the up of MR_ACT_CLAMPED, computed in f32. gate, up: f32 or the activation type; out:
 // activation type.
 struct SwigluArgs {
   const void* gate;     // (rows, dim), row stride in_stride
@@ -32,7 +32,7 @@ struct SwigluArgs {
   int32_t rows, dim;
   int64_t in_stride, up_stride, out_stride;  // elements
   float scale = 1;
-  bool gelu = false;  // GELU in its tanh form, and not SiLU
+  int32_t activation = 0;  // MR_ACT_*
 };
 cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on);
 

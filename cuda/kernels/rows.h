@@ -56,6 +56,7 @@ struct BeginArgs {
   int32_t windows[kMostKinds]; // of each plan; 0 = none
   int32_t plan_count;
   uint64_t* step = nullptr;    // incremented; null: no counter
+  uint64_t* expert_bytes = nullptr;  // set to 0; null: no counter
 };
 cudaError_t launch_begin(const BeginArgs& args, const Stream& on);
 

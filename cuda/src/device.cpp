@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "kernels/experts/experts.h"
 #include "kernels/gather.h"
 #include "kernels/gemm/mma_agreement.h"
 #include "kernels/gemm/gemm.h"
@@ -158,6 +159,7 @@ Device::Device(const mr_device_options& options)
   CUDA_CHECK(cudaEventRecord(opened_, stream));
   CUDA_CHECK(cudaEventSynchronize(opened_));
   CUDA_CHECK(prepare_gemms());
+  CUDA_CHECK(prepare_expert_gemms());
   bool alike = false;
   CUDA_CHECK(mma_and_wgmma_agree(stream, false, &alike));
   if (!alike)

@@ -33,6 +33,7 @@ void check_shared(const Description& d, int32_t layer) {
   if (ends_mixer(d, layer) || ends_mlp(d, layer) || d.layers[static_cast<size_t>(layer)].output_scale != 0)
     refuse_shared("a norm or a scale after a branch");
   if ((m.flags & MR_MIX_QK_ROW_NORM) != 0) refuse_shared("norms over whole rows of Q and K");
+  if (d.mlp(layer).kind == MR_MLP_EXPERTS) refuse_shared("a mixture of experts");
   if (m.heads != first.heads || m.kv_heads != first.kv_heads || m.key_dim != first.key_dim || d.mlp(layer).width != d.mlp(0).width)
     refuse_shared("other sizes than layer 0");
 }
@@ -63,9 +64,6 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
-    if (desc.mlp(i).kind == MR_MLP_EXPERTS) refuse(i, "a mixture of experts");
-    if (desc.mlp(i).activation == MR_ACT_CLAMPED) refuse(i, "an MLP with a clamped activation");
-    if ((desc.mixer(i).flags & MR_MIX_SINKS) != 0) refuse(i, "attention with sinks");
     check_mixer(desc.mixer(i), i, shared_bytes);
     if (ranks > 1) check_shared(desc, i);
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cpu/shape.h"
+#include "kernels/experts/route.h"
 #include "kernels/gemm/weight.h"
 #include "kernels/sampler/sampler.h"
 #include "src/digest.h"
@@ -14,9 +15,10 @@
 namespace mr::cuda {
 namespace {
 
-// Throws UNIMPLEMENTED if no kernel runs matrices of the type. The message names it.
+// Throws UNIMPLEMENTED if no kernel runs matrices of the type, or routers. The message names it.
 void check_weight_type(const mr_tensor_desc& tensor) {
-  if (is_vector(tensor.role) || weight_format_index(tensor.type) != kWeightTypeCount) return;
+  const bool router = tensor.role == MR_ROLE_ROUTER;
+  if (is_vector(tensor.role) || (router ? router_supported(tensor.type) : weight_format_index(tensor.type) != kWeightTypeCount)) return;
   fail(MR_UNIMPLEMENTED,
        "%s has weights of type %s, for which this engine has no kernels: load the model on a CPU worker, or take a file of another type",
        tensor_name(tensor.role, tensor.layer).c_str(), weight_type_name(tensor.type));
@@ -41,8 +43,8 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
-  if (is_stack(tensor.role))
-    fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which this engine has no kernels for: load the model on a CPU worker",
+  if (is_stack(tensor.role) && device.ranks() > 1)
+    fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which several GPUs do not divide: use one",
          tensor_name(tensor.role, tensor.layer).c_str());
   check_weight_type(tensor);
   uint64_t size = 0;

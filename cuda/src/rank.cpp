@@ -101,7 +101,10 @@ void Rank::begin_rows(const StepShape& shape, const Stream& on) {
       args.plans[kind] = decode_plan(kind, part);
       args.windows[kind] = sizes_.kinds.kinds[static_cast<size_t>(kind)].window;
     }
-    if (part == 0) args.step = space_.step;
+    if (part == 0) {
+      args.step = space_.step;
+      args.expert_bytes = space_.experts.bytes;
+    }
     CUDA_CHECK(launch_begin(args, on));
     first += count;
   }
@@ -200,7 +203,8 @@ Rank::BranchNorm Rank::mixer_norm(int32_t index) const {
 
 Rank::BranchNorm Rank::mlp_norm(int32_t index) const {
   const Layer& l = shard_.layer(index);
-  return {l.ffn_norm, normed_type(mlp_act(l), l.ffn_norm), ends_mixer(desc_, index)};
+  const float* const weight = l.expert_norm != nullptr ? l.expert_norm : l.ffn_norm;
+  return {weight, normed_type(is_mixture(index) ? experts_act(l) : mlp_act(l), weight), ends_mixer(desc_, index)};
 }
 
 bool Rank::ends_layer(int32_t index) const {
@@ -238,13 +242,15 @@ void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
+  if (is_mixture(index)) return mixture(shape, index, on);
   for (const Span& span : spans(shape)) feed_forward(span, index, on);
 }
 
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const bool has_input = desc_.layer_input_width != 0, ends = ends_mlp(desc_, index);
-  branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.gated(mlp_act(l)), ends, on);
+  if (!is_mixture(index))
+    branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.gated(mlp_act(l)), ends, on);
   if (has_input) {
     const BranchNorm input{nullptr, activations_.residual(activations_.act_of({&l.input_gate, &l.input_down})), ends};
     if (ends) end_branch(shape, true, l.ffn_end_norm, nullptr, &input, on);
@@ -269,47 +275,53 @@ void Rank::add_layer_input(const StepShape& shape, int32_t index, const BranchNo
       args.count = 1;
       CUDA_CHECK(launch_gemm(args, on));
       const float* const inputs = space_.layer_inputs + rows.first * sizes_.inputs_stride + int64_t{index} * width;
-      gated(index, rows, inputs, sizes_.inputs_stride, activations_.gated(type.act), space_.input_ffn, 0, width, on);
+      gated(index, rows, inputs, sizes_.inputs_stride, activations_.gated(type.act), space_.input_ffn, width, on);
     }
   }
   branch_gemm(shape, l.input_down, nullptr, space_.input_ffn, activations_.gated(type.act), true, on);
   end_layer(shape, index, true, l.input_end_norm, on);
 }
 
-// out = activation(space().gate) * up, for `width` columns from column `first` on.
+// out = activation(space().gate) * up, for `width` columns.
 void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out,
-                 int64_t first, int32_t width, const Stream& on) {
+                 int32_t width, const Stream& on) {
   SwigluArgs args{};
   args.gate = space_.gate;
   args.up = up;
   args.in_is_f32 = true;
   args.act = type.act;
-  args.out = act_row(static_cast<uint8_t*>(out.base) + first * static_cast<int64_t>(kActBytes), rows.first, out.stride);
+  args.out = act_row(out.base, rows.first, out.stride);
   args.rows = rows.count;
   args.dim = width;
   args.in_stride = sizes_.gate_stride;
   args.up_stride = up_stride;
   args.out_stride = out.stride;
   args.scale = 1 / type.scale;
-  args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
+  args.activation = desc_.mlp(index).activation;
   CUDA_CHECK(launch_swiglu(args, on));
 }
 
 // The kernel that makes a pair's results gives them the type of its own inputs, so the three matrices share a type.
 Act Rank::mlp_act(const Layer& l) const { return activations_.act_of({&l.gate, &l.up, &l.down}); }
+Act Rank::experts_act(const Layer& l) const { return activations_.act_of({&l.expert_gate, &l.expert_up, &l.expert_down}); }
 
-// ffn = activation(gate) * up of the normed rows: in one kernel where the pair allows it, else through both GEMMs.
 void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  const ActRows& out = space_.ffn[static_cast<size_t>(index)];
-  const BranchNorm source = mlp_norm(index);
-  const InputType& type = source.type;
+  ActRows out = space_.ffn[static_cast<size_t>(index)];
+  out.base = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
+  gated_pair(span, index, mlp_norm(index), l.gate, l.up, out, on);
+}
+
+// In one kernel where the pair and the activation allow it, else through both GEMMs.
+void Rank::gated_pair(const Span& span, int32_t index, const BranchNorm& source, const PackedWeight& gate, const PackedWeight& up,
+                      const ActRows& out, const Stream& on) {
   if (span.count == 0) return;
-  if (swiglu_supported(l.gate, l.up)) {
-    void* const part = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
-    const GemmTarget pair[2] = {{l.gate, nullptr, part, out.stride}, {l.up, nullptr, nullptr, 0}};
+  const InputType& type = source.type;
+  const int32_t activation = desc_.mlp(index).activation;
+  if (swiglu_supported(gate, up) && activation != MR_ACT_CLAMPED) {
+    const GemmTarget pair[2] = {{gate, nullptr, out.base, out.stride}, {up, nullptr, nullptr, 0}};
     GemmArgs args = gemm_args(span, type, space_.norm, sizes_.hidden_stride, Epilogue::kSwiGLU, 2, pair);
-    args.gelu = desc_.mlp(index).activation == MR_ACT_GELU_TANH;
+    args.gelu = activation == MR_ACT_GELU_TANH;
     normed_gemm(args, span, source, on);
     return;
   }
@@ -317,11 +329,11 @@ void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
   for (int32_t done = 0; done < span.count; done += kGateRows) {
     const Span rows{span.first + done, std::min(kGateRows, span.count - done), span.kind};
     GemmArgs args = gemm_args(rows, type, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 0, nullptr);
-    args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.gate_stride};
-    args.targets[1] = {l.up, nullptr, space_.up, sizes_.gate_stride};
+    args.targets[0] = {gate, nullptr, space_.gate, sizes_.gate_stride};
+    args.targets[1] = {up, nullptr, space_.up, sizes_.gate_stride};
     args.count = 2;
     CUDA_CHECK(launch_gemm(args, on));
-    gated(index, rows, space_.up, sizes_.gate_stride, activations_.gated(type.act), out, shard_.ffn().first, desc_.mlp(index).width, on);
+    gated(index, rows, space_.up, sizes_.gate_stride, activations_.gated(type.act), out, static_cast<int32_t>(gate.rows), on);
   }
 }
 

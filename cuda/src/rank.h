@@ -39,7 +39,8 @@ class Rank {
   void begin(const StepShape& shape, const Stream& on);
   void attend(const StepShape& shape, int32_t layer, const Stream& on);        // into space().attention: queries() of every row
   void project(const StepShape& shape, int32_t layer, const Stream& on);       // adds to space().x: hidden()
-  void feed_forward(const StepShape& shape, int32_t layer, const Stream& on);  // into space().ffn: ffn()
+  // Into space().ffn: ffn(). The experts of a mixture are computed to the end: added to space().x, or into space().branch.
+  void feed_forward(const StepShape& shape, int32_t layer, const Stream& on);
   // Adds to space().x: hidden(). On one device also what follows the MLP in some models: the layer's input, and its scale.
   void project_down(const StepShape& shape, int32_t layer, const Stream& on);
   // The last norm and the head of the rows that jobs [first, first + count) name, into space().logits from row 0 on: vocab().
@@ -63,7 +64,7 @@ class Rank {
     bool applied = false;  // by the kernel that ended the branch before
   };
   BranchNorm mixer_norm(int32_t layer) const;
-  BranchNorm mlp_norm(int32_t layer) const;
+  BranchNorm mlp_norm(int32_t layer) const;  // of a mixture: of its experts
   bool ends_layer(int32_t layer) const;  // whether end_layer queues the last kernel of the layer
 
   Rows rows_from(const StepShape& shape, int32_t first) const;
@@ -79,10 +80,21 @@ class Rank {
   void finish_qkv(const StepShape& shape, int32_t layer, const Stream& on);
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
   void feed_forward(const Span& span, int32_t layer, const Stream& on);
+  // out = activation(gate) * up of the residual stream, normed as `source` says.
+  void gated_pair(const Span& span, int32_t layer, const BranchNorm& source, const PackedWeight& gate, const PackedWeight& up,
+                  const ActRows& out, const Stream& on);
+  bool is_mixture(int32_t layer) const { return desc_.mlp(layer).kind == MR_MLP_EXPERTS; }
+  void mixture(const StepShape& shape, int32_t layer, const Stream& on);
+  void mix(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
+  void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
+  void multiply_experts(const Span& rows, int32_t layer, const InputType& type, const Stream& on);
+  void multiply_shared(const Span& rows, int32_t layer, const Stream& on);
+  void combine(const Span& rows, int32_t layer, const Stream& on);
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
   Act mlp_act(const Layer& l) const;
-  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out, int64_t first,
-             int32_t width, const Stream& on);
+  Act experts_act(const Layer& l) const;
+  void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out, int32_t width,
+             const Stream& on);
   void add_layer_input(const StepShape& shape, int32_t layer, const BranchNorm& source, const Stream& on);
   // Multiplies x with m and adds the product to the residual stream, or if `ends`, leaves it in space().branch.
   void branch_gemm(const StepShape& shape, const PackedWeight& m, const float* bias, const ActRows& x, const InputType& type, bool ends,

@@ -12,7 +12,7 @@ namespace mr::cuda {
 // false.
 bool Rank::try_heads_epilogue(const StepShape& shape, int32_t index, const Stream& on) {
   const mr_mixer_desc& m = desc_.mixer(index);
-  constexpr uint32_t kFinishes = MR_MIX_QKV_BIAS | MR_MIX_OUT_BIAS | MR_MIX_NO_NORM | MR_MIX_END_NORM;
+  constexpr uint32_t kFinishes = MR_MIX_QKV_BIAS | MR_MIX_OUT_BIAS | MR_MIX_NO_NORM | MR_MIX_END_NORM | MR_MIX_SINKS;
   if (shape.rows != shape.decode_rows || (m.flags & ~kFinishes) != 0 || m.rope < 0 || m.kv_layer != 0 || m.temperature_scale != 0)
     return false;
   const Layer& l = shard_.layer(index);
@@ -111,6 +111,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   args.scale = attention_scale(m);
   args.cap = m.score_cap;
   args.window = m.window;
+  if (shard_.layer(index).sinks != nullptr) args.sinks = shard_.layer(index).sinks + shard_.queries().first / m.key_dim;
   args.q_stride = sizes_.q_stride;
   args.out_stride = out.stride;
   args.out_act = activations_.attended(activations_.act_of({&shard_.layer(index).o})).act;

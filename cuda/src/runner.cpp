@@ -142,6 +142,7 @@ struct Runner::State {
     const Leg& leg = flight.legs[0];
     plan.device_ns = plan.masks_late ? between(leg.begin, leg.paused) + between(leg.resumed, leg.end) : between(leg.begin, leg.end);
     plan.bytes_read = step_bytes(*model, sizes.layouts[0].kv, plan);
+    if (!plan.tokens.empty() && flight.expert_bytes.data() != nullptr) plan.bytes_read += *flight.expert_bytes.as<uint64_t>();
   }
 
   // ns; 0 if the GPU was lost after the step and cannot say. The step's results are valid nevertheless.

@@ -11,13 +11,19 @@
 namespace mr::cuda {
 namespace {
 
-// Elements of a vector, rows of a matrix.
-int64_t rows_in(const mr_tensor_desc& tensor) { return is_vector(tensor.role) ? tensor.dims[0] : tensor.dims[1]; }
+// Elements of a vector or of a stack of vectors, rows of a matrix.
+int64_t rows_in(const mr_tensor_desc& tensor) {
+  if (!is_vector(tensor.role)) return tensor.dims[1];
+  return is_stack(tensor.role) ? tensor.dims[0] * tensor.dims[1] : tensor.dims[0];
+}
+
+// Matrices that follow one another in the tensor.
+int64_t matrices_in(const mr_tensor_desc& tensor) { return is_stack(tensor.role) && !is_vector(tensor.role) ? tensor.dims[2] : 1; }
 
 uint64_t file_bytes_of(const mr_tensor_desc& tensor, int64_t rows) {
   if (rows == 0) return 0;
   return is_vector(tensor.role) ? static_cast<uint64_t>(rows) * sizeof(float)
-                                     : weight_file_bytes(tensor.type, rows, tensor.dims[0]);
+                                     : weight_file_bytes(tensor.type, rows, tensor.dims[0]) * static_cast<uint64_t>(matrices_in(tensor));
 }
 
 }  // namespace
@@ -39,7 +45,7 @@ uint64_t Shard::resident_size(const mr_tensor_desc& tensor, int32_t rank, int32_
   const RowRange range = rows_of(tensor.role, rows_in(tensor), rank, ranks);
   if (range.count == 0) return 0;
   return is_vector(tensor.role) ? file_bytes_of(tensor, range.count)
-                                     : weight_packed_bytes(tensor.type, range.count, tensor.dims[0]);
+                                     : weight_packed_bytes(tensor.type, range.count, tensor.dims[0]) * static_cast<uint64_t>(matrices_in(tensor));
 }
 
 void Shard::bind(const mr_tensor_desc& tensor, const uint8_t* file) {
@@ -62,7 +68,8 @@ void Shard::bind(const mr_tensor_desc& tensor, const uint8_t* file) {
 void Shard::keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part& part) {
   device_.transfers.copy(part.memory.data(), file, part.file_bytes);
   const float* const vector = part.memory.as<float>();
-  if (tensor.role == MR_ROLE_ATTN_NORM || tensor.role == MR_ROLE_FFN_NORM || tensor.role == MR_ROLE_OUTPUT_NORM) {
+  if (tensor.role == MR_ROLE_ATTN_NORM || tensor.role == MR_ROLE_FFN_NORM || tensor.role == MR_ROLE_EXPERT_NORM ||
+      tensor.role == MR_ROLE_OUTPUT_NORM) {
     std::vector<float> weights(static_cast<size_t>(tensor.dims[0]));
     device_.transfers.download(weights.data(), part.memory.data(), part.file_bytes);
     for (const float weight : weights) part.largest_norm = std::max(part.largest_norm, std::fabs(weight));
@@ -71,9 +78,14 @@ void Shard::keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part&
 }
 
 void Shard::keep_matrix(const uint8_t* file, Part& part) {
-  CUDA_CHECK(launch_repack(file, part.weight, {stream_, false}));
+  cudaError_t launched = cudaSuccess;
+  const int64_t matrices = matrices_in(part.desc);
+  const uint64_t each = part.file_bytes / static_cast<uint64_t>(matrices);
+  for (int64_t i = 0; i < matrices && launched == cudaSuccess; ++i)
+    launched = launch_repack(file + static_cast<uint64_t>(i) * each, matrix_of(part.weight, i), {stream_, false});
   const cudaError_t error = cudaStreamSynchronize(stream_);
   if (error != cudaSuccess) (void)cudaStreamSynchronize(stream_);  // what both ends are given back for has ended then
+  check(launched, "repacking a tensor");
   check(error, "waiting for a tensor's repacking");
   weights_.place(desc_.tied_head, part.desc, nullptr, part.weight);
   place_head();
@@ -106,8 +118,15 @@ void Shard::restore(int32_t tensor, uint64_t offset, uint64_t count, uint8_t* to
   const Part& part = at(tensor);
   if (is_vector(part.desc.role)) {
     CUDA_CHECK(cudaMemcpyAsync(to, part.memory.data() + offset, count, cudaMemcpyDefault, stream));
-  } else {
-    CUDA_CHECK(launch_unpack(part.weight, offset, count, to, {stream, false}));
+    return;
+  }
+  const uint64_t each = part.file_bytes / static_cast<uint64_t>(matrices_in(part.desc));
+  while (count > 0) {
+    const uint64_t within = offset % each, some = std::min(count, each - within);
+    CUDA_CHECK(launch_unpack(matrix_of(part.weight, static_cast<int64_t>(offset / each)), within, some, to, {stream, false}));
+    offset += some;
+    count -= some;
+    to += some;
   }
 }
 

@@ -63,7 +63,7 @@ class Shard {
     mr_tensor_desc desc;    // of the whole tensor
     uint64_t file_bytes;
     Memory memory;          // the resident bytes: a vector's floats, or the packed weight's
-    PackedWeight weight;    // of a matrix
+    PackedWeight weight;    // of a matrix; of a stack its first
     float largest_norm = 0; // of a norm over hidden
   };
 

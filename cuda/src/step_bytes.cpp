@@ -21,7 +21,9 @@ uint64_t step_bytes(const Model& model, Kv kv, const StepPlan& plan) {
     const Shard& shard = model.shard(rank);
     for (int32_t i = 0; i < d.layer_count(); ++i) {
       const Layer& l = shard.layer(i);
-      for (const PackedWeight* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.input_gate, &l.input_down}) bytes += bytes_of(*w);
+      for (const PackedWeight* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.input_gate, &l.input_down, &l.router,
+                                    &l.shared_gate, &l.shared_up, &l.shared_down})
+        bytes += bytes_of(*w);
     }
     bytes += bytes_of(shard.input_projection());
     if (!plan.samples.empty() || !plan.scores.empty()) bytes += bytes_of(shard.head());

@@ -66,6 +66,7 @@ void StepQueue::prepare(Flight& flight) const {
   flight.rows = Pinned(static_cast<uint64_t>(sizes_.rows_wanted) * sizeof(mr_row_result));
   if (sizes_.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes_.candidates) * sizeof(mr_candidate));
   if (sizes_.hidden_rows > 0) flight.hidden = Pinned(hidden_bytes(sizes_, sizes_.hidden_rows));
+  if (forward_.rank(0).space().experts.bytes != nullptr) flight.expert_bytes = Pinned(sizeof(uint64_t));
   flight.plan.hidden_rows = flight.hidden.as<float>();
 }
 
@@ -208,6 +209,10 @@ void StepQueue::fetch(Flight& flight) {
                              streams_[0]);
     });
   }
+  if (space.experts.bytes != nullptr)
+    twice("fetching a step's count of expert bytes", [&] {
+      return cudaMemcpyAsync(flight.expert_bytes.data(), space.experts.bytes, sizeof(uint64_t), cudaMemcpyDeviceToHost, streams_[0]);
+    });
   if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, streams_[0]));
 }
 

@@ -26,6 +26,7 @@ struct Flight {
   StepShape shape;  // the same on every rank
   Pinned masks;
   Pinned rows, candidates, hidden;  // results, of rank 0: all ranks have the same
+  Pinned expert_bytes;              // uint64_t; none without mixtures
   int64_t row_count = 0;
   std::vector<Leg> legs;  // by rank
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "kernels/experts/experts.h"
 #include "kernels/gather.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/input_sums.h"
@@ -13,8 +14,6 @@
 
 namespace mr::cuda {
 namespace {
-
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 // Hands out aligned pieces of memory, or counts them.
 class Pieces {
@@ -45,7 +44,7 @@ class WideRows {
   ActRows of(int64_t width) {
     for (const auto& [known, rows] : widths_)
       if (known == width) return rows;
-    const int64_t stride = round_up(width, kRowAlign);
+    const int64_t stride = row_stride(width);
     widths_.emplace_back(width, ActRows{pieces_.act(rows_ * stride), stride});
     return widths_.back().second;
   }
@@ -66,6 +65,39 @@ Act attention_act(const mr_runner_config& config) {
   return config.kv_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
 }
 
+ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces) {
+  int64_t logits = 0, pairs = 0, experts = 0, tiles = 0, ffn = 0, out = 0, shared = 0;
+  for (int32_t i = 0; i < d.layer_count(); ++i) {
+    if (d.mlp(i).kind != MR_MLP_EXPERTS) continue;
+    const mr_experts_desc& e = d.experts(i);
+    const int64_t rows = s.expert_rows(e), of_layer = rows * e.used, width = row_stride(d.mlp(i).width);
+    logits = std::max(logits, rows * e.count);
+    pairs = std::max(pairs, of_layer);
+    experts = std::max<int64_t>(experts, e.count);
+    for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill})
+      tiles = std::max<int64_t>(tiles, expert_tiles(e.count, static_cast<int32_t>(of_layer), expert_tile(kind)));
+    ffn = std::max(ffn, of_layer * width);
+    out = std::max({out, of_layer * s.hidden_stride, 2 * e.used * width});
+    if (e.shared_width != 0) shared = std::max(shared, rows);
+  }
+  ExpertSpace space{};
+  if (pairs == 0) return space;
+  space.logits = pieces.take<float>(logits);
+  space.ids = pieces.take<int32_t>(pairs);
+  space.weights = pieces.take<float>(pairs);
+  space.plan = {pieces.take<int32_t>(pairs), pieces.take<int32_t>(experts), pieces.take<int32_t>(experts),
+                pieces.take<ExpertTile>(tiles), pieces.take<int32_t>(1), pieces.take<int32_t>(1)};
+  space.ffn = pieces.act(ffn);
+  space.out_count = out;
+  space.out = pieces.take<float>(out);
+  WideRows activated(pieces, shared);
+  for (int32_t i = 0; i < d.layer_count(); ++i)
+    space.shared_ffn.push_back(d.experts(i).shared_width == 0 ? ActRows{nullptr, 0} : activated.of(d.experts(i).shared_width));
+  space.shared = pieces.take<float>(shared * s.hidden_stride);
+  space.bytes = pieces.take<uint64_t>(1);
+  return space;
+}
+
 }  // namespace
 
 Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : kinds(part_of(d, 0, ranks)) {
@@ -74,16 +106,17 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
     layouts.push_back(KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
                                c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct});
   lay_out_cache(part, c);
-  hidden_stride = round_up(d.hidden, kRowAlign);
+  hidden_stride = row_stride(d.hidden);
   q_stride = qkv_stride = gate_stride = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     const mr_mixer_desc& m = part.mixer(i);
-    q_stride = std::max(q_stride, round_up(int64_t{m.heads} * layout(i).padded_dim, kRowAlign));
-    qkv_stride = std::max(qkv_stride, round_up(query_width(m) + key_width(m) + value_width(m), kRowAlign));
-    gate_stride = std::max(gate_stride, round_up(std::max(d.mlp(i).width, d.layer_input_width), kRowAlign));
+    q_stride = std::max(q_stride, row_stride(int64_t{m.heads} * layout(i).padded_dim));
+    qkv_stride = std::max(qkv_stride, row_stride(query_width(m) + key_width(m) + value_width(m)));
+    const int32_t width = d.mlp(i).kind == MR_MLP_EXPERTS ? d.experts(i).shared_width : d.mlp(i).width;
+    gate_stride = std::max(gate_stride, row_stride(std::max(width, d.layer_input_width)));
   }
-  inputs_stride = round_up(layer_inputs_width(d), kRowAlign);
-  vocab_stride = round_up(d.vocab, kRowAlign);
+  inputs_stride = row_stride(layer_inputs_width(d));
+  vocab_stride = row_stride(d.vocab);
   tokens = c.max_batched_tokens;
   decode_rows = std::min(tokens, kMaxDecodeRows);
   decode_parts = (tokens + decode_rows - 1) / decode_rows;
@@ -142,8 +175,9 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   bool ends = d.layer_input_width != 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     attention.push_back(attended.of(attended_width(d.mixer(i))));
-    ffn.push_back(activated.of(d.mlp(i).width));
-    widest = std::max({widest, attention.back().stride, ffn.back().stride});
+    const bool mixture = d.mlp(i).kind == MR_MLP_EXPERTS;
+    ffn.push_back(mixture ? ActRows{nullptr, 0} : activated.of(d.mlp(i).width));
+    widest = std::max({widest, attention.back().stride, ffn.back().stride, mixture ? row_stride(d.experts(i).shared_width) : 0});
     ends = ends || ends_mixer(d, i) || ends_mlp(d, i);
   }
   branch = ends ? pieces.take<float>(t * s.hidden_stride) : nullptr;
@@ -154,6 +188,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
     input_rows = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.inputs_stride);
     input_ffn = WideRows(pieces, t).of(d.layer_input_width);
   }
+  experts = lay_out_experts(d, s, pieces);
   input_sums = pieces.bytes(static_cast<uint64_t>(input_sum_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
   semaphores = pieces.take<uint32_t>(kGemmSemaphores);
   gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.gate_stride);

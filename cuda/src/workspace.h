@@ -1,10 +1,12 @@
 // workspace: the device memory that steps of one runner work in, laid out once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "kernels/block_copy.h"
+#include "kernels/experts/plan.h"
 #include "kernels/kv.h"
 #include "kernels/rows.h"
 #include "kernels/sampler/state.h"
@@ -17,6 +19,7 @@ namespace mr::cuda {
 
 constexpr int32_t kLogitRows = 256;      // rows of logits held at once, at most
 constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GEMMs, or of layer inputs, held at once
+constexpr int32_t kExpertPairs = 16384;  // pairs of a row and an expert computed at once, unless one row has more
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
 
@@ -24,6 +27,9 @@ constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded
 struct LayerCache {
   uint64_t keys, values;
 };
+
+// Elements of a row of activations.
+inline int64_t row_stride(int64_t width) { return (width + kRowAlign - 1) / kRowAlign * kRowAlign; }
 
 // Sizes that follow from a model and a configuration; of one rank, and the same on each.
 struct Sizes {
@@ -54,6 +60,8 @@ struct Sizes {
   // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
   Sizes(const Description& model, const mr_runner_config& config, int32_t ranks = 1);
 
+  // Rows of a mixture that are computed at once.
+  int32_t expert_rows(const mr_experts_desc& experts) const { return std::min(tokens, std::max(1, kExpertPairs / experts.used)); }
   const KvLayout& layout(int32_t layer) const { return layouts[static_cast<size_t>(kinds.of_layer[static_cast<size_t>(layer)])]; }
 
  private:
@@ -72,6 +80,21 @@ inline void* act_row(void* base, int64_t row, int64_t stride) {
   return static_cast<uint8_t*>(base) + row * stride * static_cast<int64_t>(kActBytes);
 }
 
+// Where mixtures of experts compute their rows, at most `rows` at a time; null without mixtures. Pairs are of a row and one
+// of its experts. As large as any layer needs.
+struct ExpertSpace {
+  float* logits;     // (rows, experts)
+  int32_t* ids;      // (pairs)
+  float* weights;    // (pairs)
+  ExpertPlan plan;
+  void* ffn;         // (pairs, width) act
+  int64_t out_count; // numbers in out
+  float* out;        // (pairs, hidden_stride), before that gate and up of (pairs, width) each if their types differ
+  std::vector<ActRows> shared_ffn;  // by layer: (rows, stride) act
+  float* shared;     // (rows, hidden_stride)
+  uint64_t* bytes;   // (1) of the experts that the step has read
+};
+
 // f32 unless stated; T = tokens, L = logit_rows.
 struct Workspace {
   float* x;        // (T, hidden_stride) residual stream
@@ -79,12 +102,13 @@ struct Workspace {
   float* qkv;      // (T, qkv_stride): Q, K, V behind one another
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
   std::vector<ActRows> attention;  // by layer: (T, stride) act: heads of head_dim
-  std::vector<ActRows> ffn;        // by layer: (T, stride) act
+  std::vector<ActRows> ffn;        // by layer: (T, stride) act; null of mixtures
   float* branch;   // (T, hidden_stride) where branches end with more than a sum; null elsewhere
   // Of layer inputs, null without them.
   float* layer_inputs;   // (T, inputs_stride)
   float* input_rows;     // (min(T, kGateRows), inputs_stride): rows of their embedding
   ActRows input_ffn;     // (T, stride) act: layer_input_width
+  ExpertSpace experts;
   void* input_sums;     // of a GEMM of T or L rows (input_sums.h)
   uint32_t* semaphores; // (kGemmSemaphores) zeros between GEMMs (gemm.h)
   float *gate, *up;  // (min(T, kGateRows), gate_stride) each

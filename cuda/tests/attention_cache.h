@@ -26,6 +26,7 @@ struct Cache {
   float query = 0;                // every element of every query; 0: queries are random
   int32_t window = 0;             // of the rows that read it, and the cap of their scores; 0: none
   float cap = 0;
+  std::vector<float> sinks;       // (heads), or none
   std::vector<uint8_t> key_bytes, value_bytes;
   Guarded<uint8_t> keys, values;
 

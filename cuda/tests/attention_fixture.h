@@ -88,6 +88,8 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
   common.values = cache.values.data();
   common.cap = cache.cap;
   common.window = cache.window;
+  const Guarded<float> sinks(cache.sinks);
+  if (!cache.sinks.empty()) common.sinks = sinks;
   if (tiles.empty()) {
     const int32_t capacity = division.capacity != 0 ? division.capacity : decode_attention_capacity(count, longest);
     const int64_t bytes = decode_attention_bytes(count, capacity, cache.shape.heads, cache.shape.dim);
@@ -166,6 +168,11 @@ inline std::vector<double> reference(const Cache& cache, const Row& row, const s
                cache.key[at + static_cast<size_t>(d)];
       score[static_cast<size_t>(p)] = cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
       top = std::max(top, score[static_cast<size_t>(p)]);
+    }
+    if (!cache.sinks.empty()) {
+      const double sink = static_cast<double>(cache.sinks[static_cast<size_t>(h)]);
+      top = std::max(top, sink);
+      sum = std::exp(sink - top);
     }
     for (int32_t p = low; p <= row.position; ++p) sum += score[static_cast<size_t>(p)] = std::exp(score[static_cast<size_t>(p)] - top);
     for (int32_t p = low; p <= row.position; ++p) {

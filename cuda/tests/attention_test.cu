@@ -141,11 +141,12 @@ TEST(Attention, SeesKeysBeyond65536) {
 }
 
 // Decode and prefill of one shape over few keys: rows against float64, and a prompt in chunks bit for bit.
-void check_width(Act act, const Shape& shape, Kv kv, int32_t window = 0, float cap = 0) {
+void check_width(Act act, const Shape& shape, Kv kv, int32_t window = 0, float cap = 0, const std::vector<float>& sinks = {}) {
   const int32_t length = 45;
   Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim), kv);
   cache.window = window;
   cache.cap = cap;
+  cache.sinks = sinks;
   std::vector<Row> rows;
   for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
   rows.push_back({1, 17});
@@ -210,6 +211,34 @@ TEST(Attention, SeesWhatAWindowAndACapLeave) {
         check_width(act, {2, 1, dim, 32}, kv, 0, 2.0f);
         check_width(act, {8, 1, dim, 16}, kv, 1, 5.0f);
       }
+}
+
+// A sink that outweighs the keys, one that they outweigh, and none.
+TEST(Attention, AddsSinksAfterAllKeys) {
+  const std::vector<float> sinks{5, -3, -INFINITY, 0.5f};
+  for (const int32_t dim : {64, 80, 128, 320})
+    for (const Act act : {Act::kF16, Act::kBF16})
+      for (const Kv kv : {Kv::kAct, Kv::kF8}) {
+        check_width(act, {4, 2, dim, 16}, kv, 0, 0, sinks);
+        check_width(act, {4, 1, dim, 32}, kv, 20, 3.0f, sinks);
+      }
+  // Pieces and groups of chunks are merged first.
+  for (const Act act : {Act::kF16, Act::kBF16}) {
+    const Shape shape{4, 1, 64, 16};
+    Cache cache(act, shape, {9000}, 42);
+    cache.sinks = sinks;
+    const std::vector<Row> rows = rows_at(0, 8960, 40);
+    std::vector<PrefillTile> tiles;
+    cut(shape, 0, 40, &tiles);
+    const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 132});
+    expect_near(cache, rows, folded, {0, 39}, 1, "prefill");
+    const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 132});
+    EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split";
+    const std::vector<uint16_t> decoded = attend(cache, rows, {}, {0, 1, PrefillSplit::kByWork, 132});
+    expect_near(cache, rows, decoded, {0, 39}, 1, "decode");
+    const std::vector<uint16_t> alone = attend(cache, {rows[39]}, {}, {0, 1, PrefillSplit::kByWork, 7});
+    EXPECT_TRUE(same_bits(alone.data(), decoded.data() + decoded.size() - alone.size(), alone.size())) << "decode alone";
+  }
 }
 
 TEST(Attention, NeedsSharedMemoryThatDevicesHave) {

@@ -62,6 +62,34 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   });
 }
 
+TEST_F(Config, RefusesMixturesOnSeveralDevicesByName) {
+  Description desc = description_of(desc_of(4, 2, 64));
+  desc.layers[1].mlp.kind = MR_MLP_EXPERTS;
+  desc.layers[1].experts.count = desc.layers[1].experts.used = 4;
+  EXPECT_EQ(refusal_of([&] { check_description(desc, 1, 99 << 10); }).code, MR_OK);
+  const Refusal several = refusal_of([&] { check_description(desc, 2, 99 << 10); });
+  EXPECT_EQ(several.code, MR_UNIMPLEMENTED);
+  EXPECT_NE(several.message.find("layer 1 has a mixture of experts"), std::string::npos) << several.message;
+}
+
+TEST_F(Config, RefusesRoutersOfTypesWithoutKernelsByName) {
+  for (const int32_t type : {kF32, kBF16, kQ8_0}) {
+    mr_tensor_desc tensor{};
+    tensor.struct_size = sizeof tensor;
+    tensor.role = MR_ROLE_ROUTER;
+    tensor.layer = 1;
+    tensor.type = type;
+    tensor.ndims = 2;
+    tensor.dims[0] = 64;
+    tensor.dims[1] = 8;
+    const Refusal refused = refusal_of([&] { (void)Model::resident_size(*device_, tensor); });
+    EXPECT_EQ(refused.code, type == kQ8_0 ? MR_UNIMPLEMENTED : MR_OK);
+    if (type == kQ8_0) {
+      EXPECT_NE(refused.message.find("router of layer 1 has weights of type Q8_0"), std::string::npos) << refused.message;
+    }
+  }
+}
+
 // A block has 99 KiB on compute capability 8.6, and 163 on 8.0.
 TEST_F(Config, RefusesHeadsThatSharedMemoryDoesNotHold) {
   Description desc = description_of(desc_of(4, 2, 64));

@@ -144,6 +144,22 @@ TEST(Elementwise, GatesBySilu) {
       }
 }
 
+// Gates of up to 7, ups of -7 to 7.
+TEST(Elementwise, ClampsTheGateAndTheUp) {
+  Numbers numbers(31);
+  const int32_t rows = 3, dim = 70;
+  const std::vector<float> gate = numbers.normals(rows * dim, 8), up = numbers.normals(rows * dim, 8);
+  Guarded<float> dgate(gate), dup(up);
+  Guarded<uint16_t> out(static_cast<size_t>(rows * dim));
+  MUST(launch_swiglu({dgate.data(), dup.data(), true, Act::kF16, out.data(), rows, dim, dim, dim, dim, 0.5f, MR_ACT_CLAMPED}, Stream{}));
+  std::vector<double> want(gate.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double y = std::min(static_cast<double>(gate[i]), 7.0), u = std::max(-7.0, std::min(static_cast<double>(up[i]), 7.0));
+    want[i] = y / (1 + std::exp(-1.702 * y)) * (1 + u) / 2;
+  }
+  EXPECT_TRUE(near(from_acts(Act::kF16, out.read()), want, {half_least(Act::kF16) + 1e-7, half_step(Act::kF16) + 1e-6}));
+}
+
 TEST(Elementwise, RoundsToTheActivationType) {
   Numbers numbers(5);
   const std::vector<float> x = numbers.normals(1001, 50);

@@ -71,6 +71,7 @@ struct AttentionArgs {
   const void *keys, *values; // block 0 of the layer
   float cap = 0;             // > 0: a score, scaled, becomes cap * tanh(score / cap)
   int32_t window = 0;        // > 0: a row at position p sees the keys max(0, p - window + 1) .. p
+  const float* sinks = nullptr;  // (heads), or null: a score more of each row, after the scale and the cap, whose value is 0
 };
 
 // DecodeAttentionArgs: every row is computed by itself, its keys in chunks of kAttentionChunk. The launch depends only

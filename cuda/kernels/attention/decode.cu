@@ -253,7 +253,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
 #pragma unroll 1
       for (int quad = threadIdx.x; quad < item.heads * kQuads<kDim>; quad += kThreads) {
         const float4 x = *reinterpret_cast<const float4*>(sums + quad / kQuads<kDim> * kMergedRow<kDim> + quad % kQuads<kDim> * 4);
-        if (whole) finish<kDim>(plan, item, quad, x, totals[quad / kQuads<kDim>].y);
+        const float2 total = totals[quad / kQuads<kDim>];
+        if (whole) finish<kDim>(plan, item, quad, x, Part{total.x, total.y});
         else __stcg(quad_at<kDim>(plan, item, place_of(item, item.chunk0), quad), x);
       }
       if (!whole && static_cast<int32_t>(threadIdx.x) < item.heads)

@@ -28,10 +28,12 @@ __device__ __forceinline__ bool is_last(int32_t* done, int32_t more, int32_t all
 
 // Writes a quad of an item's output, divided by the sum of weights. Heads begin at even elements if their dim is even.
 template <int kDim>
-__device__ __forceinline__ void finish(const Plan& plan, const Item& item, int quad, float4 x, float sum) {
+__device__ __forceinline__ void finish(const Plan& plan, const Item& item, int quad, float4 x, Part all) {
   const AttentionArgs& a = plan.p.args.common;
   const int32_t dim = a.layout.head_dim, d = quad % kQuads<kDim> * 4;
   const int64_t head = item.head0 + quad / kQuads<kDim>;
+  const float share = add_sink(all, a.sinks, head), sum = all.sum;
+  x = make_float4(x.x * share, x.y * share, x.z * share, x.w * share);
   uint16_t* const out = static_cast<uint16_t*>(a.out) + item.row * a.out_stride + head * dim + d;
   if (dim % 2 == 0) {
     if (d < dim) *reinterpret_cast<uint32_t*>(out) = act_bits(a.out_act, x.x / sum, x.y / sum);
@@ -107,7 +109,7 @@ __device__ __forceinline__ void deliver(const Plan& plan, const Item& item, floa
   const Params& p = plan.p;
   const int32_t group0 = item.unit - item.unit % plan.d.group_units, in_group = min(plan.d.group_units, item.units - group0);
   const int32_t row_place = plan.d.first[item.row], group_place = row_place + group0;
-  const auto into_row = [&](int quad, const float4& x, const Part& part) { finish<kDim>(plan, item, quad, x, part.sum); };
+  const auto into_row = [&](int quad, const float4& x, const Part& part) { finish<kDim>(plan, item, quad, x, part); };
   if (item.count < in_group) {
     int32_t* const done = p.group_done + static_cast<int64_t>(group_place) * plan.d.columns + item.column;
     if (!is_last(done, item.count, in_group, last)) return;

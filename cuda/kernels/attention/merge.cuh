@@ -30,4 +30,11 @@ __device__ __forceinline__ float merge_values(float into, float next, float2 sha
   return fmaf(next, shares.y, into * shares.x);
 }
 
+// Adds a sink, the score `sinks[head]` whose value is 0, to the merged keys of a row. Sinks come last, after all keys, in
+// every kernel. Returns the factor of the weighted values so far. Without sinks nothing changes.
+__device__ __forceinline__ float add_sink(Part& total, const float* sinks, int64_t head) {
+  if (sinks == nullptr) return 1.0f;
+  return merge(total, Part{sinks[head] * 1.44269504f, 1.0f}).x;
+}
+
 }  // namespace mr::cuda

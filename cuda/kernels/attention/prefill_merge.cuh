@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
   }
   uint16_t* const to = output_of(c, m.row, head);
   const int32_t d = quad_dim(quad);
-  const float share = 1.0f / total.sum;
+  const float of_values = add_sink(total, c.sinks, head), share = of_values / total.sum;
   store_pair(c.out_act, to, d, c.layout.head_dim, x.x * share, x.y * share);
   store_pair(c.out_act, to, d + 8, c.layout.head_dim, x.z * share, x.w * share);
 }

@@ -84,11 +84,11 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t position = rows.position[b][r], token = position - rows.first_position;
-      const Part part = parts[b][r];
+      Part part = parts[b][r];
       if (sees[b][r] && !alone && position < prefill_piece_begin(piece + 1)) {
         const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
         uint16_t* const to = output_of(c, rows.row0 + token, rows.head0 + head) + rows.half * kOut;
-        const float share = 1.0f / part.sum;
+        const float of_values = add_sink(part, c.sinks, rows.head0 + head), share = of_values / part.sum;
 #pragma unroll
         for (int n = 0; n < kOut / 8; ++n)
           store_pair(c.out_act, to, 8 * n + 2 * t, c.layout.head_dim - rows.half * kOut, out[b][n][2 * r] * share,

@@ -186,7 +186,8 @@ __device__ __forceinline__ void store_result_rows(const Params& p, const Unit& u
       if (t == 0) __stcg(p.parts + place, make_float2(total[r].top, total[r].sum));
     } else {
       uint16_t* const to = output_of(c, unit.item.row + at.token, head);
-      const float share = 1.0f / total[r].sum;
+      Part all = total[r];
+      const float of_values = add_sink(all, c.sinks, head), share = of_values / all.sum;
       if (c.layout.head_dim == dim) {
 #pragma unroll
         for (int32_t i = 0; i < dim / 2; i += 4)

@@ -129,6 +129,7 @@ struct Consumer {
     settle(scores);
     barrier_wait(at(Layout::values_full, values), values.phase);  // already complete: the branch stops the compiler from moving the wait
     wgmma_wait<0>();
+    wgmma_keep(weights);
     settle(out);
     settle(scores);  // pack after the wait, because products read the old weights
     release(at(Layout::values_empty, values));
@@ -198,6 +199,7 @@ struct Consumer {
       named_barrier(kGroupBarrier + group, 128);  // every warp has read the queries
       if (schedule.there()) fetch_queries<T, dim>(p, Unit(p, schedule.unit()), memory + Layout::queries, group);
       wgmma_wait<0>();
+      wgmma_keep(weights);
       settle(out);
       release(at(Layout::values_empty, values));
       values.next();

@@ -37,32 +37,12 @@ __device__ __forceinline__ uint64_t summed_rows(uint32_t address, uint32_t half)
   return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(half >> 4) << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 
-#define MR_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define MR_SUMS_16(d, i) MR_SUMS_4(d, i), MR_SUMS_4(d, i + 4), MR_SUMS_4(d, i + 8), MR_SUMS_4(d, i + 12)
-#define MR_SUMS_32(d) MR_SUMS_16(d, 0), MR_SUMS_16(d, 16)
-#define MR_SUMS_64(d) MR_SUMS_32(d), MR_SUMS_16(d, 32), MR_SUMS_16(d, 48)
-#define MR_SUMS_128(d) MR_SUMS_64(d), MR_SUMS_16(d, 64), MR_SUMS_16(d, 80), MR_SUMS_16(d, 96), MR_SUMS_16(d, 112)
-#define MR_NAMES_32 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MR_NAMES_64 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MR_NAMES_128 \
-  MR_NAMES_64 ", " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-
 // d(64 queries, 128 or 64 keys) = q(64, 16 dims) * k(keys, 16 dims)^T, plus d if `add`. Asynchronous until wgmma_wait.
 #define MR_SCORES(keys, sums, a, b, plus, type) \
   asm volatile( \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %" #plus ", 0;\nwgmma.mma_async.sync.aligned.m64n" #keys "k16.f32." type "." type \
-      " {" MR_NAMES_##sums "}, %" #a ", %" #b ", add, 1, 1, 0, 0;\n}" \
-      : MR_SUMS_##sums(d) \
+      " {" MR_NUMBERS_##sums "}, %" #a ", %" #b ", add, 1, 1, 0, 0;\n}" \
+      : MR_SUMS_##sums(d, 0) \
       : "l"(q), "l"(k), "n"(add ? 1 : 0))
 template <class T, bool add>
 __device__ __forceinline__ void score_products(float (&d)[64], uint64_t q, uint64_t k) {
@@ -78,9 +58,9 @@ __device__ __forceinline__ void score_products(float (&d)[32], uint64_t q, uint6
 // d(64 queries, 256, 128 or 64 dims) += w(64, 16 keys) * v(16 keys, dims). w: a fragment; v: summed_rows.
 #define MR_VALUES(dims, sums, a0, a1, a2, a3, b, type) \
   asm volatile( \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" #dims "k16.f32." type "." type " {" MR_NAMES_##sums \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" #dims "k16.f32." type "." type " {" MR_NUMBERS_##sums \
       "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", add, 1, 1, 1;\n}" \
-      : MR_SUMS_##sums(d) \
+      : MR_SUMS_##sums(d, 0) \
       : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v))
 template <class T>
 __device__ __forceinline__ void value_products(float (&d)[128], const uint32_t (&w)[4], uint64_t v) {
@@ -100,14 +80,6 @@ __device__ __forceinline__ void value_products(float (&d)[32], const uint32_t (&
 
 #undef MR_VALUES
 #undef MR_SCORES
-#undef MR_NAMES_128
-#undef MR_NAMES_64
-#undef MR_NAMES_32
-#undef MR_SUMS_128
-#undef MR_SUMS_64
-#undef MR_SUMS_32
-#undef MR_SUMS_16
-#undef MR_SUMS_4
 
 #endif
 

@@ -5,6 +5,7 @@
 // point. What follows keeps every bit until the rounding:
 //
 //   Q8_0, Q4_0, Q5_0, IQ4_NL   quant * d: both are f16 numbers, and one product rounds
+//   MXFP4                      the same, with a power of two: exact from 2^-24 to 65504, and beyond these 0 or infinity
 //   Q4_1, Q5_1                 quant * d + m, by one fma
 //   Q6_K, codes                quant * scale * d: the first product is an integer (of codes times their power of two), exact
 //                              up to 2048 and else even
@@ -21,6 +22,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/act.cuh"
 #include "kernels/gemm/packed_access.cuh"
 #include "kernels/instructions.cuh"
 
@@ -136,6 +138,23 @@ __device__ __forceinline__ void load_terms(uint32_t (&a)[count][4], uint32_t uni
   }
 }
 
+// Makes the fragment of a step of float weights, rounded to the activation type if they are of another.
+template <int32_t T, class A>
+__device__ __forceinline__ void load_rounded(uint32_t (&a)[4], uint32_t unit, int32_t step, int32_t lane) {
+  if constexpr (T == kF32) {
+    for_floats(unit, step, lane, [&](int32_t i, float low, float high) { a[i] = ActOps<A>::pack(low, high); });
+  } else {
+    load_fragment(a, unit, step, lane);
+    if constexpr (T == kF16 && std::is_same_v<A, __nv_bfloat16>) {
+#pragma unroll
+      for (uint32_t& pair : a) pair = ActOps<A>::pack(half_pair(pair).x, half_pair(pair).y);
+    } else if constexpr (T == kBF16 && std::is_same_v<A, __half>) {
+#pragma unroll
+      for (uint32_t& pair : a) pair = ActOps<A>::pack(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+    }
+  }
+}
+
 // UnitQuants turns the quants of a unit's steps into f16 numbers.
 template <int32_t T>
 struct UnitQuants {
@@ -165,6 +184,7 @@ struct UnitQuants {
   __device__ __forceinline__ void use(const Header& header) {
     if constexpr (T == kCodes) book = header.words;
     if constexpr (T == kIQ4_NL) book = make_uint4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
+    if constexpr (T == kMXFP4) book = make_uint4(0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu);
   }
 
   // Unpacks one step. Steps must be unpacked in ascending order.
@@ -186,7 +206,7 @@ struct UnitQuants {
       a[3] = and_or(shift_left<kQuantShift - at - 6>(pairs), mask, bits);
     } else {
       const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-      if constexpr (T == kIQ4_NL || T == kCodes) {
+      if constexpr (T == kIQ4_NL || T == kMXFP4 || T == kCodes) {
         const uint32_t even = value_bytes(w, book), odd = value_bytes(w >> 16, book);
         const uint32_t near = __byte_perm(even, odd, 0x5140), far = __byte_perm(even, odd, 0x7362);
         a[0] = from_bytes<0>(near);
@@ -297,6 +317,10 @@ struct UnitScales {
       const uint4 v = load_shared16(scales + g * 16);
       put(scale, v.x, v.y);
       put(min, v.z, v.w);
+    } else if constexpr (T == kMXFP4) {
+      const uint32_t v = load_shared4(scales + exponent_at(g, 0));
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) scale[i / 2][i % 2] = bits_of(__float2half2_rn(mxfp4_scale(v >> i * 8 & 255)));
     } else {
       const uint2 v = load_shared8(scales + g * 8);
       put(scale, v.x, v.y);

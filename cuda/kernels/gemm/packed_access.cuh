@@ -95,6 +95,9 @@ __device__ __forceinline__ int32_t scale_at(int32_t row, int32_t b, int32_t fiel
   return (row & 7) * (Format<T>::f.scales / 8) + field * 8 + (row >> 3) * 4 + b * 2;
 }
 
+// Bytes from the start of a unit's scales to the exponent of block b = 0, 1 of row 0..15 (MXFP4).
+__device__ __forceinline__ int32_t exponent_at(int32_t row, int32_t b) { return (row & 7) * 4 + (row >> 3) * 2 + b; }
+
 // Bytes from the start of a unit's scales to the byte of 16 inputs, j = 0..3 (Q2_K, Q6_K, codes).
 __device__ __forceinline__ int32_t scale16_at(int32_t row, int32_t j) { return (row & 7) * 8 + (row >> 3) * 4 + j; }
 
@@ -128,6 +131,7 @@ template <int32_t T>
 __device__ __forceinline__ FileQuant file_quant(int32_t i) {
   if constexpr (T == kQ8_0) return {2 + i, 0, 0, 0};
   if constexpr (T == kQ4_0 || T == kIQ4_NL) return {2 + (i & 15), (i >> 4) * 4, 0, 0};
+  if constexpr (T == kMXFP4) return {1 + (i & 15), (i >> 4) * 4, 0, 0};
   if constexpr (T == kQ4_1) return {4 + (i & 15), (i >> 4) * 4, 0, 0};
   if constexpr (T == kQ5_0) return {6 + (i & 15), (i >> 4) * 4, 2 + (i >> 3), i & 7};
   if constexpr (T == kQ5_1) return {8 + (i & 15), (i >> 4) * 4, 4 + (i >> 3), i & 7};
@@ -139,6 +143,15 @@ __device__ __forceinline__ FileQuant file_quant(int32_t i) {
     return {upper * 64 + (part & 1) * 32 + l, (part >> 1) * 4, 128 + upper * 32 + l, part * 2};
   }
   return {0, 0, 0, 0};
+}
+
+// Returns twice one of MXFP4's sixteen values, and half of the power of two that multiplies them (E8M0).
+__device__ __forceinline__ int32_t mxfp4_value(int32_t index) {
+  constexpr int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  return values[index];
+}
+__device__ __forceinline__ float mxfp4_scale(uint32_t exponent) {
+  return __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
 }
 
 // Returns one of IQ4_NL's sixteen values.

@@ -4,30 +4,12 @@
 // them over.
 #pragma once
 
-#include "kernels/act.cuh"
 #include "kernels/gemm/fragment.cuh"
 #include "kernels/gemm/prefill_wgmma_pipeline.cuh"
 
 namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// Makes the fragment of a step of float weights, rounded to the activation type if they are of another.
-template <int32_t T, class A>
-__device__ __forceinline__ void load_rounded(uint32_t (&a)[4], uint32_t unit, int32_t step, int32_t lane) {
-  if constexpr (T == kF32) {
-    for_floats(unit, step, lane, [&](int32_t i, float low, float high) { a[i] = ActOps<A>::pack(low, high); });
-  } else {
-    load_fragment(a, unit, step, lane);
-    if constexpr (T == kF16 && std::is_same_v<A, __nv_bfloat16>) {
-#pragma unroll
-      for (uint32_t& pair : a) pair = ActOps<A>::pack(half_pair(pair).x, half_pair(pair).y);
-    } else if constexpr (T == kBF16 && std::is_same_v<A, __half>) {
-#pragma unroll
-      for (uint32_t& pair : a) pair = ActOps<A>::pack(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-    }
-  }
-}
 
 template <int32_t T, class A, int32_t rows, int32_t tokens>
 struct PrefillFragments {

@@ -112,6 +112,13 @@ __device__ uint32_t scales_word(const FileGroup<T>& in, int32_t unit, int32_t wo
       else out |= static_cast<uint32_t>(block[(T == kQ6_K ? 192 : 0) + index]) << j * 8;
     }
     return out;
+  } else if constexpr (T == kMXFP4) {
+    uint32_t out = 0;
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t row = word + i / 2 * 8, k = k0 + i % 2 * 32;
+      out |= in.inside(row, k) ? static_cast<uint32_t>(in.block(row, k)[0]) << i * 8 : 0;
+    }
+    return out;
   } else {
     constexpr int32_t words = Format<T>::f.scales / 32;  // of a row pair
     const int32_t at = word % words, row = word / words + (at & 1) * 8, byte = at / 2 * 2;
@@ -194,6 +201,9 @@ struct PackedRow {
     const int32_t b = static_cast<int32_t>(k / 32 % 2);
     return *reinterpret_cast<const uint16_t*>(group(k) + Format<T>::scales_at(unit(k)) + scale_at<T>(in_panel(), b, field));
   }
+  __device__ uint8_t exponent(int64_t k) const {  // MXFP4
+    return group(k)[Format<T>::scales_at(unit(k)) + exponent_at(in_panel(), static_cast<int32_t>(k / 32 % 2))];
+  }
   __device__ uint8_t scale16_byte(int64_t k) const {
     const int32_t j = static_cast<int32_t>(k % kUnitCols / 16);
     return group(k)[Format<T>::scales_at(unit(k)) + scale16_at(in_panel(), j)];
@@ -219,6 +229,8 @@ struct PackedRow {
         if (byte >= CodedFile<T>::d_at && byte < CodedFile<T>::d_at + 2) return halves(header_d(k)) ^ (has_book(k) ? 0 : 255);
         const Block codes{*this, k};
         return CodeBlock<T, Block>{codes}.byte(byte);
+      } else if constexpr (T == kMXFP4) {
+        if (byte == 0) return exponent(k);
       } else if constexpr (T == kQ2_K) {
         if (byte >= 80) return header_pair(k) >> (byte - 80) * 8 & 255;
         if (byte < 16) return scale16_byte(k + byte * 16);
@@ -287,7 +299,7 @@ struct PackedRow {
       for (int32_t b = 0; b < 8; ++b) out |= static_cast<uint32_t>(high(k + b * 32 + byte - 16)) << b;
       return out;
     } else {
-      constexpr int32_t bits = Format<T>::has_min ? 4 : 2, quants = bits + (f.high > 0 ? 4 : 0);
+      constexpr int32_t bits = T == kMXFP4 ? 1 : Format<T>::has_min ? 4 : 2, quants = bits + (f.high > 0 ? 4 : 0);
       if (byte >= quants) return low(k + byte - quants) | low(k + byte - quants + 16) << 4;
       uint32_t out = 0;
       for (int32_t b = 0; b < 8; ++b) out |= static_cast<uint32_t>(high(k + (byte - bits) * 8 + b)) << b;
@@ -355,6 +367,8 @@ __device__ float value_of(const PackedRow<T>& row, int64_t k) {
     const float scale = d * static_cast<float>(packed_six_bits(header + 1, block, 0));
     const float min = dmin * static_cast<float>(packed_six_bits(header + 1, block, 1));
     return fmaf(scale, static_cast<float>(row.low(k) | row.high(k) << 4), -min);
+  } else if constexpr (T == kMXFP4) {
+    return mxfp4_scale(row.exponent(k)) * static_cast<float>(mxfp4_value(row.low(k)));
   } else {
     const float d = half_bits(row.half(k, 0));
     if constexpr (Format<T>::has_min) {
@@ -390,7 +404,7 @@ cudaError_t with_type(int32_t type, F&& f) {
 #define MR_CASE(T) \
   case T: return f(std::integral_constant<int32_t, T>{});
     MR_CASE(kF32) MR_CASE(kF16) MR_CASE(kBF16) MR_CASE(kQ8_0) MR_CASE(kQ4_0) MR_CASE(kQ4_1)
-    MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL)
+    MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL) MR_CASE(kMXFP4)
     MR_CASE(kQ2_K) MR_CASE(kQ3_K) MR_CASE(kIQ4_XS) MR_CASE(kIQ3_S) MR_CASE(kIQ3_XXS) MR_CASE(kIQ2_S) MR_CASE(kIQ2_XS) MR_CASE(kIQ2_XXS)
 #undef MR_CASE
   }

@@ -6,7 +6,7 @@
 // block of 256. Its planes follow one another:
 //   quants   the low bits: 256 bytes a unit for 2 bits, 512 for 4 to 6, 1024 for 8, 2048 for 16, 4096 for 32
 //   high     the fifth bit (128 bytes a unit), or the fifth and sixth (256)
-//   scales   of blocks of 32 or 16: 64 bytes a unit, 128 if blocks of 32 have mins, none for Q4_K and Q5_K
+//   scales   of blocks of 32 or 16: 64 bytes a unit, 128 if blocks of 32 have mins, 32 for MXFP4, none for Q4_K and Q5_K
 //   header   of blocks of 256: 256 bytes (Q4_K, Q5_K: 16 a row), 32 (Q6_K: one half a row) or 64 (Q2_K: two; codes.cuh)
 // Packing keeps every bit of the file. It adds none, except to types that have the layout of codes: the size is the file's,
 // with rows rounded up to 16 and cols to 64. Codes have 4.6 bits a weight.
@@ -22,6 +22,7 @@ namespace mr::cuda {
 enum WeightType : int32_t {
   kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13,
   kQ6_K = 14, kIQ2_XXS = 16, kIQ2_XS = 17, kIQ3_XXS = 18, kIQ4_NL = 20, kIQ3_S = 21, kIQ2_S = 22, kIQ4_XS = 23, kBF16 = 30,
+  kMXFP4 = 39,
   kCodes = -2  // of no file: the type of GEMM kernels for all that have the layout of codes
 };
 
@@ -52,7 +53,7 @@ constexpr WeightFormat kWeightFormats[] = {
     {kQ8_0, 32, 34, 1, 1024, 0, 64, 0},  {kQ4_0, 32, 18, 1, 512, 0, 64, 0},   {kQ4_1, 32, 20, 1, 512, 0, 128, 0},
     {kQ5_0, 32, 22, 1, 512, 128, 64, 0}, {kQ5_1, 32, 24, 1, 512, 128, 128, 0}, {kQ4_K, 256, 144, 4, 512, 0, 0, 256},
     {kQ5_K, 256, 176, 4, 512, 128, 0, 256}, {kQ6_K, 256, 210, 4, 512, 256, 64, 32}, {kIQ4_NL, 32, 18, 1, 512, 0, 64, 0},
-    {kQ2_K, 256, 84, 4, 256, 0, 64, 64},
+    {kMXFP4, 32, 17, 1, 512, 0, 32, 0},  {kQ2_K, 256, 84, 4, 256, 0, 64, 64},
     {kQ3_K, 256, 110, 4, 512, 0, 64, 64, true},   {kIQ4_XS, 256, 136, 4, 512, 0, 64, 64, true},
     {kIQ3_S, 256, 110, 4, 512, 0, 64, 64, true},  {kIQ3_XXS, 256, 98, 4, 512, 0, 64, 64, true},
     {kIQ2_S, 256, 82, 4, 512, 0, 64, 64, true},   {kIQ2_XS, 256, 74, 4, 512, 0, 64, 64, true},
@@ -94,5 +95,12 @@ bool weight_supported(int32_t type, int64_t rows, int64_t cols);
 // Bytes of the matrix in its file and in device memory; 0 if unsupported.
 uint64_t weight_file_bytes(int32_t type, int64_t rows, int64_t cols);
 uint64_t weight_packed_bytes(int32_t type, int64_t rows, int64_t cols);
+
+// Returns matrix i of a stack of matrices that follow one another, of which `first` is the first.
+inline PackedWeight matrix_of(const PackedWeight& first, int64_t i) {
+  PackedWeight out = first;
+  out.data += static_cast<uint64_t>(i) * weight_packed_bytes(first.type, first.rows, first.cols);
+  return out;
+}
 
 }  // namespace mr::cuda

@@ -210,9 +210,10 @@ __device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async
 
 // Keeps the fragments of a unit in their registers up to here, after the wait for their products. A product reads its fragments
 // while it runs, but to the compiler they are dead once it has been issued: it wrote the next unit's into the same registers.
-__device__ __forceinline__ void wgmma_keep(const uint32_t (&a)[4][4]) {
+template <int32_t steps>
+__device__ __forceinline__ void wgmma_keep(const uint32_t (&a)[steps][4]) {
 #pragma unroll
-  for (int32_t step = 0; step < 4; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]));
+  for (int32_t step = 0; step < steps; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]));
 }
 
 // The numbers and the constraints of the operands d[0], d[1], ... of an instruction.

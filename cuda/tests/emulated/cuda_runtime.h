@@ -196,6 +196,16 @@ T __shfl_down_sync(unsigned, T v, int by, int width = 32) {
 }
 template <class T>
 T __shfl_sync(unsigned, T v, int from) { return emulated::of_lane(v, from); }
+template <class T>
+T __shfl_up_sync(unsigned, T v, int by) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return emulated::of_lane(v, lane >= by ? lane - by : lane);
+}
+inline unsigned __ballot_sync(unsigned, bool v) {
+  unsigned all = 0;
+  for (int lane = 0; lane < 32; ++lane) all |= emulated::of_lane(v, lane) ? 1u << lane : 0u;
+  return all;
+}
 inline unsigned __reduce_add_sync(unsigned, unsigned v) {
   unsigned sum = 0;
   for (int lane = 0; lane < 32; ++lane) sum += emulated::of_lane(v, lane);

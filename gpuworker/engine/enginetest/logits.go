@@ -57,6 +57,20 @@ func mixture(d engine.ModelDesc, count, used int) engine.ModelDesc {
 	return d
 }
 
+// chosenByBiases returns random weights in which biases choose every third expert.
+func chosenByBiases(d engine.ModelDesc, seed uint64) *reference.Weights {
+	for i := range d.Layers {
+		d.Layers[i].MLP.Experts.ChoiceBias = d.Layers[i].MLP.Experts.Count > 0
+	}
+	w := Random(d, all(engine.F32), seed)
+	for _, tensor := range w.Tensors {
+		for i := 0; tensor.Role == engine.RoleChoiceBias && i < len(tensor.Bytes)/4; i++ {
+			putFloat(tensor.Bytes, i, float64(10*(i%3)))
+		}
+	}
+	return w
+}
+
 // grouped turns on what the experts of published models may have.
 func grouped(d engine.ModelDesc) engine.ModelDesc {
 	for i := range d.Layers {
@@ -152,7 +166,7 @@ func families() map[string]family {
 		change(&d)
 		return d.Model()
 	}
-	common := Options{Refused: CPUOnly}.weightTypes()
+	common := rules.WeightTypes()
 	out := map[string]family{
 		"llama":                                {Random(Small().Model(), all(engine.F32), 1), engine.F32, exact},
 		"llama with a tied head, in f16":       {Random(small(func(d *engine.Uniform) { d.TiedHead = true }), all(engine.F16), 2), engine.F32, exact},
@@ -168,7 +182,11 @@ func families() map[string]family {
 		}), all(engine.F32), 10), engine.F32, exact},
 		"with experts": {Random(mixture(Small().Model(), 8, 2), all(engine.F32), 15), engine.F32, exact},
 		"with experts in groups and a shared expert": {Random(grouped(mixture(Small().Model(), 12, 3)), all(engine.F32), 16), engine.F32, exact},
-		// A rounded activation could choose another expert, so all are used.
+		// A rounded activation could choose another expert, so all are used, or biases choose.
+		"with all experts":                        {Random(mixture(Small().Model(), 8, 8), all(engine.F32), 31), engine.F32, exact},
+		"with all experts of groups and a shared": {Random(grouped(mixture(Small().Model(), 12, 12)), all(engine.F32), 32), engine.F32, exact},
+		"with all experts and norms of their own": {Random(apart(grouped(mixture(Small().Model(), 8, 8))), all(engine.F32), 33), engine.F32, exact},
+		"with experts that biases choose":         {chosenByBiases(mixture(Small().Model(), 9, 3), 34), engine.F32, exact},
 		"with experts of a type a tensor": {Random(grouped(mixture(wide(nil), 4, 4)), func(r engine.Role) engine.Type {
 			if r == engine.RoleRouter {
 				return engine.F32
@@ -257,7 +275,7 @@ func errorOf(t *testing.T, dev engine.Device, name string, class engine.KernelCl
 
 func testLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	for name, f := range keptFamilies() {
-		if opts.refuses(f.weights) {
+		if opts.flips(f.weights) {
 			continue
 		}
 		for class, chunk := range map[engine.KernelClass]int{engine.Prefill: 0, engine.Decode: 1} {

@@ -15,7 +15,7 @@ import (
 func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	t.Run("digests equal those of the file bytes for every type", func(t *testing.T) {
 		dev := open(t, opener)
-		for i, weights := range opts.weightTypes() {
+		for i, weights := range rules.WeightTypes() {
 			desc := Small()
 			desc.Hidden, desc.FFN, desc.Heads, desc.HeadDim, desc.Layers = 256, 256, 8, 32, 1
 			desc.Vocab, desc.RopeDims = 301-i, 32 // rows that end inside a panel

@@ -102,7 +102,7 @@ func newProduct(s productShape) (*product, error) {
 
 func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	for name, f := range forms {
-		for _, weights := range opts.weightTypes() {
+		for _, weights := range rules.WeightTypes() {
 			t.Run(fmt.Sprintf("%s of weights of type %d", name, weights), func(t *testing.T) {
 				dev := open(t, opener)
 				block, _ := rules.BlockOf(weights)
@@ -129,7 +129,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 		})
 		t.Run(name+" follow a number that is none", func(t *testing.T) {
 			dev := open(t, opener)
-			for _, weights := range opts.weightTypes() {
+			for _, weights := range rules.WeightTypes() {
 				p, err := newProduct(productShape{f, weights, 3, 20, 256, 1})
 				require.NoError(t, err)
 				p.b[256+100] = float32(math.NaN())

@@ -1,16 +1,14 @@
 package enginetest
 
 import (
+	"encoding/binary"
+	"math"
 	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/reference"
-	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
-
-// CPUOnly are the weight types that have no kernels on GPUs.
-var CPUOnly = []engine.Type{engine.MXFP4}
 
 // Options select the parts of the contract that apply to an engine.
 type Options struct {
@@ -37,9 +35,9 @@ type Options struct {
 	// Types has the types of keys and values with the types of activations that the engine supports
 	// (0 = the engine's choice). Every other pair must be refused by name.
 	Types func(kv, act engine.Type) bool
-	// Refused are the weight types that the engine has no kernels for. It must refuse a tensor of
-	// one by name before it reads the tensor.
-	Refused []engine.Type
+	// Routers are the weight types that the engine runs routers of mixtures in; nil = all. It must
+	// refuse a router of another type by name before it reads the tensor.
+	Routers []engine.Type
 	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and in
 	// tests of sameness after many keys.
 	Slow bool
@@ -107,14 +105,32 @@ func withCache(opener func(*testing.T) engine.Device, opts Options) func(*testin
 	}
 }
 
-// weightTypes returns the types that the engine runs matrices in.
-func (o Options) weightTypes() []engine.Type {
-	return slices.DeleteFunc(rules.WeightTypes(), func(t engine.Type) bool { return slices.Contains(o.Refused, t) })
+// flips reports whether rounding could choose other experts than the reference does: the engine
+// rounds, and a layer chooses by more than its biases. Weights are 0 to 1, so biases that are further
+// apart decide alone.
+func (o Options) flips(w *reference.Weights) bool {
+	if o.Cache == engine.F32 {
+		return false
+	}
+	return slices.ContainsFunc(w.Desc.Layers, func(l engine.Layer) bool {
+		e := &l.MLP.Experts
+		return e.Used < e.Count && !(e.ChoiceBias && slices.ContainsFunc(w.Tensors, func(t reference.Tensor) bool {
+			return t.Role == engine.RoleChoiceBias && decides(t.Bytes, e)
+		}))
+	})
 }
 
-// refuses reports whether a model has weights of a type that the engine refuses.
-func (o Options) refuses(w *reference.Weights) bool {
-	return slices.ContainsFunc(w.Tensors, func(t reference.Tensor) bool { return slices.Contains(o.Refused, t.Type) })
+// decides reports whether the biases alone choose the experts of a mixture without groups.
+func decides(biases []byte, e *engine.Experts) bool {
+	if e.Groups > 0 || len(biases) != 4*e.Count {
+		return false
+	}
+	var values []float64
+	for i := range e.Count {
+		values = append(values, float64(math.Float32frombits(binary.LittleEndian.Uint32(biases[4*i:]))))
+	}
+	slices.Sort(values)
+	return values[e.Count-e.Used]-values[e.Count-e.Used-1] > 1
 }
 
 // logprobBound returns the bound of a logprob's error for a model with such weights: `least`, or

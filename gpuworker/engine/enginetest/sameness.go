@@ -41,6 +41,9 @@ func subjects() map[string]subject {
 		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
 	}
 	byRole := func(r engine.Role) engine.Type { // every kind of product in one model
+		if r == engine.RoleRouter {
+			return engine.F32
+		}
 		return []engine.Type{engine.Q8_0, engine.Q4_K, engine.BF16, engine.Q6_K, engine.F16, engine.Q4_0}[int(r)%6]
 	}
 	return map[string]subject{

@@ -14,22 +14,26 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// testWeightTypes checks that an engine states the size of a matrix of every weight type that it
-// runs, and that it refuses every other one by name before there are bytes of it.
+// testWeightTypes checks that an engine states the size of a matrix of every weight type, and that it
+// refuses routers of types that it does not run by name, before there are bytes of them.
 func testWeightTypes(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	dev := open(t, opener)
 	for _, weights := range rules.WeightTypes() {
-		t.Run(fmt.Sprintf("weights of %v", gguf.Type(weights)), func(t *testing.T) {
-			q := engine.TensorDesc{Role: engine.RoleQ, Layer: 0, Type: weights, Dims: []int64{256, 256}}
-			size, err := dev.ResidentSize(q)
-			if slices.Contains(opts.Refused, weights) {
-				require.ErrorIs(t, err, engine.ErrUnsupported)
-				require.ErrorContains(t, err, "weights of type "+gguf.Type(weights).String()+",")
-				require.ErrorContains(t, err, "CPU worker")
-				return
-			}
+		name := gguf.Type(weights).String()
+		t.Run("weights of "+name, func(t *testing.T) {
+			size, err := dev.ResidentSize(engine.TensorDesc{Role: engine.RoleQ, Layer: 0, Type: weights, Dims: []int64{256, 256}})
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, size, gguf.Type(weights).RowBytes(256*256))
+		})
+		t.Run("a router of "+name, func(t *testing.T) {
+			_, err := dev.ResidentSize(engine.TensorDesc{Role: engine.RoleRouter, Layer: 0, Type: weights, Dims: []int64{256, 8}})
+			if opts.Routers == nil || slices.Contains(opts.Routers, weights) {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, engine.ErrUnsupported)
+			require.ErrorContains(t, err, "weights of type "+name+",")
+			require.ErrorContains(t, err, "CPU worker")
 		})
 	}
 }

@@ -54,7 +54,8 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 		"bf16":    {Cache: engine.BF16, Activations: all(engine.BF16)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Numeric, o.RoundedWeights, o.Types, o.Refused = true, true, typesOfCUDA, enginetest.CPUOnly
+			o.Numeric, o.RoundedWeights, o.Types = true, true, typesOfCUDA
+			o.Routers = []engine.Type{engine.F32, engine.F16, engine.BF16}
 			enginetest.Run(t, openCUDA, o)
 		})
 	}

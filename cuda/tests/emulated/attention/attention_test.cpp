@@ -19,6 +19,7 @@ using namespace prefill;
 struct Case {
   int32_t heads, kv_heads, dim, block_size, window = 0;
   float cap = 0;
+  bool sinks = false;
 };
 
 template <class T>
@@ -40,11 +41,13 @@ struct Problem {
   KvLayout layout;
   std::vector<int32_t> blocks;
   std::vector<uint16_t> keys, values, queries;
+  std::vector<float> sinks;
 
   Problem(const Case& shape, int32_t before, int32_t count) : c(shape), prefix(before), length(before + count), rows(count) {
     layout = KvLayout{std::is_same_v<T, __half> ? Act::kF16 : Act::kBF16, c.block_size, c.kv_heads, c.dim, pad_head_dim(c.dim)};
     std::mt19937_64 random(static_cast<uint64_t>(length * 131 + c.heads));
     std::normal_distribution<float> normal;
+    for (int32_t h = 0; c.sinks && h < c.heads; ++h) sinks.push_back(h % 3 == 2 ? -INFINITY : 1.5f * static_cast<float>(h) - 1);
     for (int32_t b = 0; b * c.block_size < length; ++b) blocks.push_back(b);
     std::shuffle(blocks.begin(), blocks.end(), random);
     keys.assign(blocks.size() * static_cast<size_t>(layout.block_elements()), 0xffff);
@@ -79,6 +82,11 @@ struct Problem {
       weight.push_back(c.cap > 0 ? cap * std::tanh(score / cap) : score);
       top = std::max(top, weight.back());
     }
+    if (c.sinks) {
+      const double sink = static_cast<double>(sinks[static_cast<size_t>(head)]);
+      top = std::max(top, sink);
+      sum = std::exp(sink - top);
+    }
     for (double& w : weight) sum += w = std::exp(w - top);
     for (int32_t p = low; p <= position; ++p)
       for (int32_t d = 0; d < c.dim; ++d)
@@ -111,6 +119,7 @@ struct Problem {
     a.out_stride = stride;
     a.out_act = layout.act;
     a.window = c.window;
+    a.sinks = c.sinks ? sinks.data() : nullptr;
     const ScoreRule rule(static_cast<float>(scale()), c.cap);
     p.scale_log2 = rule.scale_log2;
     p.cap_scale = rule.cap_scale;
@@ -195,6 +204,11 @@ TEST(EmulatedAttention, IsFloat64sAndDoesNotSeeHowItIsDivided) {
   expect_same<__half>({1, 1, 100, 16}, 256, 129);
   expect_same<__half>({4, 2, 256, 16}, 60, 40);
   expect_same<__nv_bfloat16>({3, 1, 255, 32}, 190, 7);
+}
+
+TEST(EmulatedAttention, AddsSinksAfterAllKeys) {
+  expect_same<__half>({4, 1, 64, 16, 0, 0, true}, 0, 45);
+  expect_same<__nv_bfloat16>({8, 2, 128, 32, 20, 0, true}, 1010, 30);
 }
 
 TEST(EmulatedAttention, IsTheSameAcrossCutsOfKeys) {

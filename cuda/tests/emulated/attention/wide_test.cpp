@@ -37,6 +37,7 @@ struct Case {
   Kv kv;
   int32_t window = 0;
   float cap = 0;
+  bool sinks = false;
 };
 
 const Case kCases[] = {
@@ -45,6 +46,7 @@ const Case kCases[] = {
     {{2, 1, 257, 32}, Act::kBF16, Kv::kAct},          {{3, 3, 511, 16}, Act::kF16, Kv::kAct, 0, 2.0f},
     {{2, 1, 512, 16}, Act::kF16, Kv::kAct, 40, 0},    {{9, 1, 384, 32}, Act::kBF16, Kv::kF8, 33, 5.0f},
     {{4, 1, 256, 16}, Act::kF16, Kv::kAct},           {{6, 2, 80, 16}, Act::kBF16, Kv::kF8},
+    {{6, 2, 64, 16}, Act::kF16, Kv::kAct, 0, 0, true}, {{5, 1, 128, 16}, Act::kBF16, Kv::kAct, 30, 0, true},
 };
 
 struct CaseCache : Cache {
@@ -52,6 +54,7 @@ struct CaseCache : Cache {
       : Cache(c.act, c.shape, n, static_cast<uint64_t>(c.shape.dim + c.shape.heads), c.kv) {
     window = c.window;
     cap = c.cap;
+    for (int32_t h = 0; c.sinks && h < c.shape.heads; ++h) sinks.push_back(h % 3 == 0 ? -INFINITY : 1.5f * static_cast<float>(h) - 2);
   }
 };
 
@@ -76,6 +79,7 @@ TEST(EmulatedDecode, IsFloat64sAndDoesNotSeeHowItIsDivided) {
 
 // More chunks than a group has.
 TEST(EmulatedDecode, MergesGroupsOfWideHeads) { expect_decodes({{2, 1, 512, 16}, Act::kBF16, Kv::kAct}, 4400); }
+TEST(EmulatedDecode, AddsSinksAfterTheGroups) { expect_decodes({{2, 1, 64, 16}, Act::kF16, Kv::kAct, 0, 0, true}, 4400); }
 
 // A device that allows a block less memory computes fewer heads a tile.
 TEST(EmulatedDecode, IsTheSameWithLessSharedMemory) {
@@ -126,6 +130,7 @@ TEST(EmulatedPrefill, IsTheSameAcrossCutsOfKeys) {
   expect_prefills({{2, 1, 512, 16}, Act::kF16, Kv::kAct}, 1015, 20);
   expect_prefills({{1, 1, 320, 32}, Act::kBF16, Kv::kF8}, 1020, 10);
   expect_prefills({{2, 1, 512, 16}, Act::kBF16, Kv::kAct, 20}, 1015, 30);
+  expect_prefills({{2, 1, 64, 16}, Act::kF16, Kv::kAct, 0, 0, true}, 1015, 20);
 }
 
 }  // namespace

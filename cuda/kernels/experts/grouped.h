@@ -1,0 +1,63 @@
+// grouped: the parameters of the grouped GEMM kernels, and the table from which experts.cu chooses.
+#pragma once
+
+#include "kernels/experts/experts.h"
+#include "kernels/gemm/gemv.h"
+
+namespace mr::cuda {
+
+struct GroupedParams {
+  GemvParams gemm;  // its targets, cols, groups, panel_bytes, x, x_stride, x_scale and pair_share
+  int64_t matrix_bytes;  // of an expert's matrix
+  ExpertPlan plan;
+  int32_t parts;         // of a tile: few_rows divides larger tiles than its own
+  int32_t x_share, activation;
+};
+
+// GroupedForm is the kernel's class and the pairs of a tile, and whether its targets are gate and up.
+enum class GroupedForm : int32_t { kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kManySingle, kManyPair };
+constexpr int32_t kGroupedForms = 6;
+
+inline int32_t panels_of(const ExpertGemmArgs& args) {
+  return static_cast<int32_t>((args.targets[0].weight.rows + kPanelRows - 1) / kPanelRows);
+}
+
+inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
+  const PackedWeight& weight = args.targets[0].weight;
+  const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
+  const int64_t group_cols = kUnitCols * format.units;
+  GroupedParams p{};
+  for (int32_t i = 0; i < args.count; ++i) {
+    const ExpertTarget& t = args.targets[i];
+    p.gemm.targets[i] = {t.weight.data, t.bias, args.out, args.out_stride, static_cast<int32_t>(weight.rows), panels_of(args), 0};
+  }
+  p.gemm.x = args.x;
+  p.gemm.x_stride = args.x_stride;
+  p.gemm.cols = static_cast<int32_t>(weight.cols);
+  p.gemm.groups = static_cast<int32_t>((weight.cols + group_cols - 1) / group_cols);
+  p.gemm.panel_bytes = int64_t{p.gemm.groups} * format.group_bytes();
+  p.gemm.x_scale = args.x_scale;
+  p.gemm.pair_share = 1 / args.pair_scale;
+  p.matrix_bytes = panels_of(args) * p.gemm.panel_bytes;
+  p.plan = args.plan;
+  p.parts = 1;
+  p.x_share = args.x_share;
+  p.activation = args.activation;
+  return p;
+}
+
+inline int32_t tiles_of(const ExpertGemmArgs& args) { return expert_tiles(args.experts, args.pairs, expert_tile(args.kind)); }
+
+// Most items of few_rows, which its blocks take by turns; and a block of many_rows for each tile and each of its panels.
+inline int64_t few_rows_items(const ExpertGemmArgs& args, int32_t parts) { return int64_t{tiles_of(args)} * parts * panels_of(args); }
+inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
+  return dim3(static_cast<unsigned>((panels_of(args) + panels_a_block - 1) / panels_a_block), static_cast<unsigned>(tiles_of(args)));
+}
+
+// Defined once for each type, see instances/.
+template <int32_t T>
+GemvKernel few_rows_kernel(Act act, GroupedForm form);
+template <int32_t T>
+GemvKernel many_rows_kernel(Act act, GroupedForm form);
+
+}  // namespace mr::cuda

@@ -1,0 +1,271 @@
+// Grouped GEMMs against float64 on odd shapes, and the guarantee that a pair's bits depend on its row alone.
+#include <algorithm>
+#include <functional>
+
+#include "kernels/experts/experts.h"
+#include "millrace/engine.h"
+#include "tests/gemm_fixture.h"
+
+namespace mr::cuda {
+namespace {
+
+// Stack is matrices of random blocks that follow one another.
+struct Stack {
+  Stack(int32_t type, int64_t rows, int64_t cols, int32_t experts, std::mt19937& random)
+      : file_each(weight_file_bytes(type, rows, cols)), memory(weight_packed_bytes(type, rows, cols) * static_cast<uint64_t>(experts)),
+        weight{type, rows, cols, memory.data()} {
+    for (int32_t e = 0; e < experts; ++e) {
+      files.push_back(ordinary_file(type, rows, cols, random));
+      Guarded source(files.back());
+      EXPECT_EQ(launch_repack(source.data(), matrix_of(weight, e), Stream{}), cudaSuccess);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+  }
+  uint64_t file_each;
+  std::vector<std::vector<uint8_t>> files;
+  Guarded memory;
+  PackedWeight weight;
+};
+
+struct Sum {
+  double value = 0, magnitude = 0, inputs = 0;  // inputs: of their magnitudes
+};
+
+Sum sum_of(const Stack& stack, int32_t expert, int64_t row, const double* x) {
+  const int64_t cols = stack.weight.cols;
+  std::vector<reference::Weight> w(static_cast<size_t>(cols));
+  reference::decode_parts(stack.weight.type, stack.files[static_cast<size_t>(expert)].data() + static_cast<uint64_t>(row) * (stack.file_each / static_cast<uint64_t>(stack.weight.rows)),
+                          cols, w.data());
+  Sum sum;
+  for (int64_t k = 0; k < cols; ++k) {
+    const double a = w[static_cast<size_t>(k)].scaled * x[k], b = w[static_cast<size_t>(k)].shift * x[k];
+    sum.value += a + b;
+    sum.magnitude += std::fabs(a) + std::fabs(b);
+    sum.inputs += std::fabs(x[k]);
+  }
+  return sum;
+}
+
+// 2^-22 of the magnitudes for each step of 16 columns, and weights rounded to the type of x, whose smallest step is 2^-24 in f16.
+double bound(Act act, int64_t cols, const Sum& sum) {
+  const double of_magnitude = (static_cast<double>(cols) / 16 + 24) * 0x1p-22 + (act == Act::kF16 ? 0x1p-11 : 0x1p-8);
+  return of_magnitude * sum.magnitude + (act == Act::kF16 ? 0x1p-25 * sum.inputs : 0) + 1e-6;
+}
+
+double activated(int32_t activation, double gate, double up) {
+  if (activation == MR_ACT_CLAMPED) {
+    const double y = std::min(gate, 7.0);
+    return y / (1 + std::exp(-1.702 * y)) * (1 + std::max(-7.0, std::min(up, 7.0)));
+  }
+  const double u = activation == MR_ACT_GELU_TANH ? 2 * std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate) : gate;
+  return gate / (1 + std::exp(-u)) * up;
+}
+
+// Choice is which experts each row uses: `used` ascending ids a row.
+struct Choice {
+  int32_t rows, used, experts;
+  std::vector<int32_t> ids;
+  int32_t pairs() const { return rows * used; }
+};
+
+Choice random_choice(int32_t rows, int32_t used, int32_t experts, std::mt19937& random) {
+  Choice c{rows, used, experts, {}};
+  for (int32_t r = 0; r < rows; ++r) {
+    std::vector<int32_t> all(static_cast<size_t>(experts));
+    for (int32_t e = 0; e < experts; ++e) all[static_cast<size_t>(e)] = e;
+    std::shuffle(all.begin(), all.end(), random);
+    all.resize(static_cast<size_t>(used));
+    std::sort(all.begin(), all.end());
+    c.ids.insert(c.ids.end(), all.begin(), all.end());
+  }
+  return c;
+}
+
+struct Call {
+  GemmClass kind;
+  Act act;
+  int32_t activation = MR_ACT_SILU;
+  float x_scale = 1, pair_scale = 1;
+};
+
+// Output rows of all pairs, in bits: f32 of one target, act of two. Rows of x are those of `rows`.
+std::vector<uint32_t> multiply(const Call& run, const Choice& choice, const Stack* const* stacks, int32_t count, const float* const* biases,
+                               const uint16_t* x, int64_t x_stride, int32_t x_share) {
+  const auto pairs = static_cast<size_t>(choice.pairs()), experts = static_cast<size_t>(choice.experts);
+  const int64_t width = stacks[0]->weight.rows, stride = round_up(width, 2);
+  const size_t element = count == 2 ? 2 : 4;
+  const int32_t tile = expert_tile(run.kind), tiles = expert_tiles(choice.experts, choice.pairs(), tile);
+  Guarded ids(choice.ids), list(pairs * 4), first(experts * 4), number(experts * 4), tile_memory(static_cast<size_t>(tiles) * sizeof(ExpertTile)), counts(4), done(4, 0);
+  Guarded dx(std::vector<uint16_t>(x, x + (choice.pairs() / x_share) * x_stride)), out(pairs * static_cast<size_t>(stride) * element);
+  const ExpertPlan plan{list.as<int32_t>(), first.as<int32_t>(), number.as<int32_t>(), tile_memory.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
+  EXPECT_EQ(launch_plan_experts({ids.as<int32_t>(), choice.pairs(), choice.experts, tile, plan}, Stream{}), cudaSuccess);
+  ExpertGemmArgs args;
+  std::vector<std::unique_ptr<Guarded>> device_biases;
+  for (int32_t i = 0; i < count; ++i) {
+    args.targets[i].weight = stacks[i]->weight;
+    if (biases == nullptr) continue;
+    device_biases.push_back(std::make_unique<Guarded>(std::vector<float>(biases[i], biases[i] + static_cast<int64_t>(experts) * width)));
+    args.targets[i].bias = device_biases.back()->as<float>();
+  }
+  args.count = count;
+  args.kind = run.kind;
+  args.act = run.act;
+  args.x = dx.data();
+  args.x_stride = x_stride;
+  args.x_share = x_share;
+  args.out = out.data();
+  args.out_stride = stride;
+  args.plan = plan;
+  args.rows = choice.rows;
+  args.experts = choice.experts;
+  args.pairs = choice.pairs();
+  args.x_scale = run.x_scale;
+  args.pair_scale = run.pair_scale;
+  args.activation = run.activation;
+  EXPECT_EQ(launch_expert_gemm(args, Stream{}), cudaSuccess);
+  const std::vector<uint8_t> bytes = out.read<uint8_t>();
+  std::vector<uint32_t> bits;
+  for (size_t p = 0; p < pairs; ++p) {
+    for (int64_t r = 0; r < width; ++r) {
+      uint32_t one = 0;
+      std::memcpy(&one, bytes.data() + (p * static_cast<size_t>(stride) + static_cast<size_t>(r)) * element, element);
+      bits.push_back(one);
+    }
+    for (size_t at = (p * static_cast<size_t>(stride) + static_cast<size_t>(width)) * element; at < (p + 1) * static_cast<size_t>(stride) * element; ++at)
+      EXPECT_EQ(bytes[at], 0xa5) << "written past the end of a row";
+  }
+  return bits;
+}
+
+double act_value(Act act, uint32_t bits) {
+  const auto half = static_cast<uint16_t>(bits);
+  if (act == Act::kF16) return reference::half_value(reinterpret_cast<const uint8_t*>(&half));
+  const uint32_t wide = bits << 16;
+  float v;
+  std::memcpy(&v, &wide, 4);
+  return static_cast<double>(v);
+}
+
+float f32_value(uint32_t bits) {
+  float v;
+  std::memcpy(&v, &bits, 4);
+  return v;
+}
+
+class ExpertGemm : public testing::TestWithParam<std::tuple<TypeName, Act, GemmClass>> {
+ protected:
+  static void SetUpTestSuite() { ASSERT_EQ(prepare_expert_gemms(), cudaSuccess); }
+  int32_t type() const { return std::get<0>(GetParam()).type; }
+  Call call() const { return {std::get<2>(GetParam()), std::get<1>(GetParam())}; }
+  int64_t block() const { return reference::shape(type()).block; }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, ExpertGemm,
+                         testing::Combine(testing::ValuesIn(kTypeNames), testing::Values(Act::kF16, Act::kBF16),
+                                          testing::Values(GemmClass::kDecode, GemmClass::kPrefill)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) == Act::kF16 ? "_f16" : "_bf16") +
+                                  (std::get<2>(info.param) == GemmClass::kPrefill ? "_prefill" : "_decode");
+                         });
+
+// One expert; fewer rows than experts; an expert with no row; all rows at one expert; more rows than a tile.
+std::vector<Choice> choices(std::mt19937& random) {
+  std::vector<Choice> out{random_choice(1, 1, 1, random), random_choice(3, 2, 5, random), random_choice(70, 2, 3, random), random_choice(1, 3, 4, random)};
+  out.push_back({9, 1, 4, std::vector<int32_t>(9, 2)});
+  out.push_back({2, 1, 4, {3, 3}});
+  return out;
+}
+
+TEST_P(ExpertGemm, SumsAreCloseToFloat64) {
+  std::mt19937 random(11);
+  const int64_t shapes[][2] = {{2, block()}, {37, block() == 1 ? 75 : 3 * block()}, {272, block() == 1 ? 330 : 512}};
+  for (const auto& shape : shapes) {
+    const int64_t rows = shape[0], cols = shape[1], stride = round_up(cols, 8) + 8;
+    const Stack stack(type(), rows, cols, 5, random);
+    const Stack* const stacks[] = {&stack};
+    const std::vector<float> bias = normals(5 * rows, 1, random);
+    const float* const biases[] = {bias.data()};
+    for (const Choice& choice : choices(random)) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << choice.rows << " rows, " << choice.used << " of " << choice.experts);
+      const Inputs in = random_inputs(call().act, choice.pairs(), cols, stride, random);
+      Call scaled = call();
+      scaled.x_scale = 64;
+      const std::vector<uint32_t> got = multiply(scaled, choice, stacks, 1, biases, in.bits.data(), stride, 1);
+      for (int32_t p = 0; p < choice.pairs(); ++p)
+        for (int64_t r = 0; r < rows; r += rows > 100 ? 5 : 1) {
+          const int32_t expert = choice.ids[static_cast<size_t>(p)];
+          const Sum want = sum_of(stack, expert, r, in.values.data() + p * cols);
+          const double value = 64 * want.value + static_cast<double>(bias[static_cast<size_t>(expert * rows + r)]);
+          const double y = static_cast<double>(f32_value(got[static_cast<size_t>(p * rows + r)]));
+          ASSERT_TRUE(std::fabs(y - value) <= 64 * bound(call().act, cols, want)) << "pair " << p << " row " << r << ": " << y << " for " << value;
+        }
+    }
+  }
+}
+
+TEST_P(ExpertGemm, PairsAreCloseToFloat64) {
+  std::mt19937 random(12);
+  const int64_t rows = 21, cols = block() == 1 ? 75 : 2 * block(), stride = round_up(cols, 8) + 8;
+  const Stack gate(type(), rows, cols, 5, random), up(type(), rows, cols, 5, random);
+  const Stack* const stacks[] = {&gate, &up};
+  const std::vector<float> gate_bias = normals(5 * rows, 4, random), up_bias = normals(5 * rows, 8, random);
+  const float* const biases[] = {gate_bias.data(), up_bias.data()};
+  for (const int32_t activation : {MR_ACT_SILU, MR_ACT_GELU_TANH, MR_ACT_CLAMPED})
+    for (const Choice& choice : choices(random)) {
+      SCOPED_TRACE(testing::Message() << choice.rows << " rows, " << choice.used << " of " << choice.experts << ", activation " << activation);
+      const Inputs in = random_inputs(call().act, choice.rows, cols, stride, random);
+      Call gated = call();
+      gated.activation = activation;
+      gated.pair_scale = 4;
+      const std::vector<uint32_t> got = multiply(gated, choice, stacks, 2, biases, in.bits.data(), stride, choice.used);
+      for (int32_t p = 0; p < choice.pairs(); ++p)
+        for (int64_t r = 0; r < rows; ++r) {
+          const auto at = static_cast<size_t>(choice.ids[static_cast<size_t>(p)] * rows + r);
+          const double* const x = in.values.data() + p / choice.used * cols;
+          const Sum g = sum_of(gate, choice.ids[static_cast<size_t>(p)], r, x), u = sum_of(up, choice.ids[static_cast<size_t>(p)], r, x);
+          const double a = g.value + static_cast<double>(gate_bias[at]), b = u.value + static_cast<double>(up_bias[at]);
+          const double want = activated(activation, a, b) / 4;
+          // The slopes of the activations are at most 1.2, and those of the product follow.
+          const double da = bound(call().act, cols, g), db = bound(call().act, cols, u);
+          const double least = (call().act == Act::kF16 ? 0x1p-11 : 0x1p-8) * std::fabs(want);
+          const double limit = least + (1.2 * da * (std::fabs(b) + db + 1) + (std::fabs(a) + da) * db) / 4 + 1e-6;
+          const double y = act_value(call().act, got[static_cast<size_t>(p * rows + r)]);
+          ASSERT_TRUE(std::fabs(y - want) <= limit) << "pair " << p << " row " << r << ": " << y << " for " << want;
+        }
+    }
+}
+
+// A row alone, among 7, among 64 and among 300, whose other rows use other experts.
+TEST_P(ExpertGemm, APairHasTheSameBitsAmongAnyOthers) {
+  std::mt19937 random(13);
+  const int64_t rows = 37, cols = block() == 1 ? 330 : 512, stride = round_up(cols, 8) + 8;
+  const Stack gate(type(), rows, cols, 6, random), up(type(), rows, cols, 6, random);
+  const Stack* const stacks[] = {&gate, &up};
+  const std::vector<float> bias = normals(6 * rows, 1, random);
+  const float* const biases[] = {bias.data(), bias.data()};
+  const Choice own = random_choice(1, 2, 6, random);
+  const Inputs row = random_inputs(call().act, 1, cols, stride, random);
+  for (const int32_t count : {1, 2}) {
+    const std::vector<uint32_t> alone = multiply(call(), own, stacks, count, biases, row.bits.data(), stride, 2);
+    for (const int32_t others : {7, 64, 300}) {
+      Choice among = random_choice(others, 2, 6, random);
+      Inputs in = random_inputs(call().act, others, cols, stride, random);
+      const int32_t at = others * 2 / 3;
+      std::copy(own.ids.begin(), own.ids.end(), among.ids.begin() + at * 2);
+      std::copy(row.bits.begin(), row.bits.end(), in.bits.begin() + at * stride);
+      in.bits[static_cast<size_t>((at + 1) % others * stride)] = 0x7fff;  // a neighbour that is not a number
+      const std::vector<uint32_t> got = multiply(call(), among, stacks, count, biases, in.bits.data(), stride, 2);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), got.begin() + at * 2 * rows)) << count << " targets, among " << others;
+    }
+  }
+}
+
+TEST(ExpertGemms, RefuseWhatTheyCannotCompute) {
+  ASSERT_EQ(prepare_expert_gemms(), cudaSuccess);
+  ExpertGemmArgs args;
+  args.experts = 1;
+  EXPECT_EQ(launch_expert_gemm(args, Stream{}), cudaErrorInvalidValue);  // no weights
+}
+
+}  // namespace
+}  // namespace mr::cuda

@@ -1,0 +1,460 @@
+// The router of a mixture, its choice, the plan and the sum over experts, against float64 and against plain loops.
+#include <algorithm>
+#include <numeric>
+
+#include "kernel_fixture.h"
+#include "kernels/experts/combine.h"
+#include "kernels/experts/plan.h"
+#include "kernels/experts/route.h"
+#include "kernels/gemm/packed_access.cuh"
+
+namespace mr::cuda::testing {
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+// Packs a row-major matrix of floats as weight.h says, without the kernels of repack.h.
+std::vector<uint8_t> packed_floats(int32_t type, const std::vector<float>& values, int32_t rows, int32_t cols) {
+  const int32_t bytes = type == kF32 ? 4 : 2, units = (cols + 63) / 64;
+  std::vector<uint8_t> out(static_cast<size_t>((rows + 15) / 16 * units * 1024 * bytes));
+  for (int32_t row = 0; row < rows; ++row)
+    for (int32_t col = 0; col < cols; ++col) {
+      const int32_t k = col % 64, within = k & 15;
+      const int32_t lane = (row & 7) * 4 + ((within & 7) >> 1), step = k >> 4, reg = ((row >> 3) & 1) + 2 * (within >> 3), half = within & 1;
+      const int64_t unit = (int64_t{row / 16} * units + col / 64) * 1024 * bytes;
+      const float v = values[static_cast<size_t>(row * cols + col)];
+      if (bytes == 4) {
+        std::memcpy(&out[static_cast<size_t>(unit + (step * 2 + (reg & 1)) * 512 + lane * 16 + (reg >> 1) * 8 + half * 4)], &v, 4);
+      } else {
+        const uint16_t bits = to_act(type == kF16 ? Act::kF16 : Act::kBF16, v);
+        std::memcpy(&out[static_cast<size_t>(unit + step * 512 + lane * 16 + reg * 4 + half * 2)], &bits, 2);
+      }
+    }
+  return out;
+}
+
+std::vector<float> logits_of(int32_t type, const std::vector<float>& x, const std::vector<float>& router, const std::vector<float>& norm,
+                             const std::vector<float>& bias, int32_t rows, int32_t hidden, int32_t experts, int32_t stride) {
+  Guarded<float> dx(x), dnorm(norm), dbias(bias), out(static_cast<size_t>(rows * experts));
+  Guarded<uint8_t> packed(packed_floats(type, router, experts, hidden));
+  RouterArgs args{};
+  args.x = dx;
+  args.x_stride = stride;
+  args.norm = norm.empty() ? nullptr : dnorm.data();
+  args.eps = kEps;
+  args.scale = 0.25f;
+  args.router = {type, experts, hidden, packed.data()};
+  args.bias = bias.empty() ? nullptr : dbias.data();
+  args.logits = out;
+  args.rows = rows;
+  MUST(launch_router(args, Stream{}));
+  return out.read();
+}
+
+TEST(Router, AgreesWithFloat64OnEveryShape) {
+  Numbers numbers(1);
+  for (const int32_t type : {kF32, kF16, kBF16})
+    for (const int32_t hidden : {3, 64, 130, 700})
+      for (const int32_t experts : {1, 16, 37})
+        for (const int32_t rows : {1, 5, 21}) {
+          const bool normed = (hidden + experts + rows) % 2 == 0;
+          const int32_t stride = (hidden + 7) / 4 * 4;
+          std::vector<float> x = numbers.normals(static_cast<size_t>(rows * stride), 3);
+          std::vector<float> router = numbers.normals(static_cast<size_t>(experts * hidden));
+          if (type != kF32)
+            for (float& w : router) w = from_act(type == kF16 ? Act::kF16 : Act::kBF16, to_act(type == kF16 ? Act::kF16 : Act::kBF16, w));
+          const std::vector<float> norm = normed ? numbers.normals(static_cast<size_t>(hidden)) : std::vector<float>{};
+          const std::vector<float> bias = experts % 2 == 0 ? numbers.normals(static_cast<size_t>(experts)) : std::vector<float>{};
+          const std::vector<float> got = logits_of(type, x, router, norm, bias, rows, hidden, experts, stride);
+          for (int32_t r = 0; r < rows; ++r) {
+            double squares = 0;
+            for (int32_t k = 0; k < hidden; ++k) squares += std::pow(static_cast<double>(x[static_cast<size_t>(r * stride + k)]), 2);
+            const double factor = 0.25 * (normed ? 1 / std::sqrt(squares / hidden + static_cast<double>(kEps)) : 1);
+            for (int32_t e = 0; e < experts; ++e) {
+              double want = 0, size = 0;
+              for (int32_t k = 0; k < hidden; ++k) {
+                const double term = static_cast<double>(x[static_cast<size_t>(r * stride + k)]) * (normed ? norm[static_cast<size_t>(k)] : 1.0f) *
+                                    static_cast<double>(router[static_cast<size_t>(e * hidden + k)]) * factor;
+                want += term;
+                size += std::fabs(term);
+              }
+              want += bias.empty() ? 0 : bias[static_cast<size_t>(e)];
+              EXPECT_TRUE(near({got[static_cast<size_t>(r * experts + e)]}, {want}, {size * 0x1p-17 + 0x1p-22, 0}))
+                  << "type " << type << ", hidden " << hidden << ", expert " << e << " of " << experts << ", row " << r;
+            }
+          }
+        }
+}
+
+TEST(Router, GivesARowTheSameBitsAloneAndAmongOthers) {
+  Numbers numbers(2);
+  const int32_t hidden = 330, experts = 20, rows = 300;
+  const std::vector<float> x = numbers.normals(rows * hidden), router = numbers.normals(experts * hidden), norm = numbers.normals(hidden);
+  const std::vector<float> all = logits_of(kF32, x, router, norm, {}, rows, hidden, experts, hidden);
+  for (const int32_t r : {0, 7, 299}) {
+    const std::vector<float> row(x.begin() + r * hidden, x.begin() + (r + 1) * hidden);
+    EXPECT_EQ(logits_of(kF32, row, router, norm, {}, 1, hidden, experts, hidden),
+              std::vector<float>(all.begin() + r * experts, all.begin() + (r + 1) * experts));
+  }
+}
+
+struct Chosen {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+  std::vector<int32_t> pairs, tile_count;  // of the plan of a single row
+  std::vector<ExpertTile> tiles;
+  uint64_t bytes;
+};
+
+Chosen route_of(const mr_experts_desc& e, const std::vector<float>& logits, const std::vector<float>& bias, const std::vector<float>& scales,
+                const std::vector<int32_t>& slots) {
+  Guarded<float> dlogits(logits), dbias(bias), dscales(scales), weights(slots.size() * static_cast<size_t>(e.used));
+  Guarded<int32_t> dslots(slots), ids(weights.size()), pairs(static_cast<size_t>(e.used)), tile_count(1);
+  Guarded<ExpertTile> tiles(static_cast<size_t>(e.used));
+  Guarded<uint64_t> bytes(1);
+  bytes.zero();
+  RouteArgs args{};
+  args.experts = e;
+  args.logits = dlogits;
+  args.choice_bias = bias.empty() ? nullptr : dbias.data();
+  args.scales = scales.empty() ? nullptr : dscales.data();
+  args.slot = dslots;
+  args.ids = ids;
+  args.weights = weights;
+  args.rows = static_cast<int32_t>(slots.size());
+  args.plan = {pairs, nullptr, nullptr, tiles, tile_count, nullptr};
+  args.bytes = bytes;
+  args.bytes_each = 10;
+  MUST(launch_route(args, Stream{}));
+  return {ids.read(), weights.read(), pairs.read(), tile_count.read(), tiles.read(), bytes.read()[0]};
+}
+
+// The choice of millrace/model.h in float64, by sorting.
+std::vector<std::pair<int32_t, double>> reference_route(const mr_experts_desc& e, const float* logits, const std::vector<float>& bias,
+                                                        const std::vector<float>& scales) {
+  const auto count = static_cast<size_t>(e.count), used = static_cast<size_t>(e.used);
+  std::vector<double> p(count), c(count);
+  double top = -INFINITY, sum = 0;
+  for (size_t i = 0; i < count; ++i) top = std::max(top, static_cast<double>(logits[i]));
+  for (size_t i = 0; i < count; ++i) sum += std::exp(logits[i] - top);
+  for (size_t i = 0; i < count; ++i) {
+    p[i] = e.gating == MR_GATE_SOFTMAX ? std::exp(logits[i] - top) / sum : 1 / (1 + std::exp(-static_cast<double>(logits[i])));
+    c[i] = p[i] + (bias.empty() ? 0 : static_cast<double>(bias[i]));
+  }
+  const auto best = [](const std::vector<double>& scores, std::vector<int32_t> of, size_t n) {
+    std::sort(of.begin(), of.end(), [&](int32_t a, int32_t b) {
+      const double x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
+      return x != y ? x > y : a < b;
+    });
+    of.resize(n);
+    return of;
+  };
+  std::vector<int32_t> candidates;
+  if (e.groups == 0) {
+    candidates.resize(count);
+    std::iota(candidates.begin(), candidates.end(), 0);
+  } else {
+    const int32_t size = e.count / e.groups;
+    std::vector<double> scores;
+    std::vector<int32_t> groups;
+    for (int32_t g = 0; g < e.groups; ++g) {
+      std::vector<double> of(c.begin() + g * size, c.begin() + (g + 1) * size);
+      std::sort(of.rbegin(), of.rend());
+      scores.push_back((e.flags & MR_EXPERTS_GROUP_BEST_TWO) != 0 && size > 1 ? of[0] + of[1] : of[0]);
+      groups.push_back(g);
+    }
+    for (const int32_t g : best(scores, groups, static_cast<size_t>(e.groups_used)))
+      for (int32_t i = 0; i < size; ++i) candidates.push_back(g * size + i);
+  }
+  std::vector<int32_t> chosen = best(c, candidates, used);
+  std::sort(chosen.begin(), chosen.end());
+  double total = 0;
+  for (const int32_t id : chosen) total += p[static_cast<size_t>(id)];
+  std::vector<std::pair<int32_t, double>> out;
+  for (const int32_t id : chosen) {
+    double weight = p[static_cast<size_t>(id)];
+    if ((e.flags & MR_EXPERTS_RENORM) != 0) weight /= std::max(total, 1e-20);
+    if (e.weight_scale != 0) weight *= static_cast<double>(e.weight_scale);
+    out.emplace_back(id, scales.empty() ? weight : weight * static_cast<double>(scales[static_cast<size_t>(id)]));
+  }
+  return out;
+}
+
+mr_experts_desc experts(int32_t count, int32_t used, int32_t gating, uint32_t flags = 0, int32_t groups = 0, int32_t groups_used = 0,
+                        float scale = 0) {
+  mr_experts_desc e{};
+  e.flags = flags;
+  e.count = count;
+  e.used = used;
+  e.gating = gating;
+  e.groups = groups;
+  e.groups_used = groups_used;
+  e.weight_scale = scale;
+  return e;
+}
+
+const mr_experts_desc kMixtures[] = {
+    experts(1, 1, MR_GATE_SOFTMAX, MR_EXPERTS_RENORM),
+    experts(8, 2, MR_GATE_SOFTMAX, MR_EXPERTS_RENORM),
+    experts(33, 4, MR_GATE_SOFTMAX),
+    experts(128, 8, MR_GATE_SIGMOID, MR_EXPERTS_RENORM | MR_EXPERTS_CHOICE_BIAS, 8, 4, 2.5f),
+    experts(64, 6, MR_GATE_SIGMOID, MR_EXPERTS_CHOICE_BIAS | MR_EXPERTS_GROUP_BEST_TWO, 8, 3),
+    experts(5, 2, MR_GATE_SIGMOID, MR_EXPERTS_GROUP_BEST_TWO, 5, 2),
+    experts(5, 5, MR_GATE_SOFTMAX, MR_EXPERTS_CHOICE_BIAS, 1, 1),
+    experts(512, 10, MR_GATE_SOFTMAX, MR_EXPERTS_RENORM),
+    experts(1100, 1100, MR_GATE_SIGMOID, MR_EXPERTS_RENORM),
+};
+
+TEST(Route, ChoosesAsFloat64Does) {
+  Numbers numbers(3);
+  for (const mr_experts_desc& e : kMixtures) {
+    const int32_t rows = 5;
+    const std::vector<float> logits = numbers.normals(static_cast<size_t>(rows * e.count), 2);
+    const std::vector<float> bias = (e.flags & MR_EXPERTS_CHOICE_BIAS) != 0 ? numbers.normals(static_cast<size_t>(e.count)) : std::vector<float>{};
+    const std::vector<float> scales = e.used % 2 == 0 ? numbers.normals(static_cast<size_t>(e.count)) : std::vector<float>{};
+    const Chosen got = route_of(e, logits, bias, scales, std::vector<int32_t>(rows, 0));
+    for (int32_t r = 0; r < rows; ++r) {
+      const auto want = reference_route(e, logits.data() + r * e.count, bias, scales);
+      for (int32_t i = 0; i < e.used; ++i) {
+        const auto at = static_cast<size_t>(r * e.used + i);
+        ASSERT_EQ(got.ids[at], want[static_cast<size_t>(i)].first) << e.count << " experts, row " << r << ", choice " << i;
+        EXPECT_TRUE(near({got.weights[at]}, {want[static_cast<size_t>(i)].second}, {0x1p-30, 0x1p-19})) << e.count << " experts, row " << r;
+      }
+    }
+  }
+}
+
+TEST(Route, TakesTheLowestOfEqualExpertsAndGroups) {
+  const Chosen plain = route_of(experts(40, 3, MR_GATE_SOFTMAX), std::vector<float>(40, 1.0f), {}, {}, {0});
+  EXPECT_EQ(plain.ids, (std::vector<int32_t>{0, 1, 2}));
+  std::vector<float> logits(40, 1.0f);
+  logits[39] = 2;
+  EXPECT_EQ(route_of(experts(40, 3, MR_GATE_SIGMOID), logits, {}, {}, {0}).ids, (std::vector<int32_t>{0, 1, 39}));
+  EXPECT_EQ(route_of(experts(40, 3, MR_GATE_SIGMOID, 0, 4, 2), logits, {}, {}, {0}).ids, (std::vector<int32_t>{0, 1, 39}));
+}
+
+TEST(Route, FailsARowWhoseScoresAreNotNumbers) {
+  const mr_experts_desc e = experts(6, 2, MR_GATE_SIGMOID, MR_EXPERTS_CHOICE_BIAS, 2, 1);
+  std::vector<float> logits(18, 0.5f);
+  logits[9] = NAN;  // of row 1
+  const Chosen got = route_of(e, logits, std::vector<float>(6, 0.0f), {}, {0, 1, 2});
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 0, 1, 0, 1}));
+  for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(std::isnan(got.weights[static_cast<size_t>(i)]), i / 2 == 1);
+  // Biases of both infinities give a group no score.
+  const mr_experts_desc two = experts(6, 2, MR_GATE_SIGMOID, MR_EXPERTS_CHOICE_BIAS | MR_EXPERTS_GROUP_BEST_TWO, 2, 1);
+  const Chosen none = route_of(two, std::vector<float>(6, 0.5f), {INFINITY, -INFINITY, -INFINITY, 0, 0, 0}, {}, {0});
+  EXPECT_TRUE(std::isnan(none.weights[0]));
+}
+
+TEST(Route, PlansASingleRow) {
+  const mr_experts_desc e = experts(40, 3, MR_GATE_SOFTMAX);
+  std::vector<float> logits(40, 1.0f);
+  logits[7] = logits[30] = 2;
+  const auto expect = [](const Chosen& got, const std::vector<int32_t>& ids) {
+    EXPECT_EQ(got.ids, ids);
+    EXPECT_EQ(got.pairs, (std::vector<int32_t>{0, 1, 2}));
+    EXPECT_EQ(got.tile_count[0], 3);
+    EXPECT_EQ(got.bytes, 30u);
+    for (int32_t i = 0; i < 3; ++i) {
+      const ExpertTile& tile = got.tiles[static_cast<size_t>(i)];
+      EXPECT_EQ(tile.expert, ids[static_cast<size_t>(i)]);
+      EXPECT_EQ(tile.first, i);
+      EXPECT_EQ(tile.count, 1);
+    }
+  };
+  expect(route_of(e, logits, {}, {}, {0}), {0, 7, 30});
+  logits[3] = NAN;
+  expect(route_of(e, logits, {}, {}, {0}), {0, 1, 2});
+  const Chosen padding = route_of(e, logits, {}, {}, {-1});
+  EXPECT_EQ(padding.tile_count[0], 0);
+  EXPECT_EQ(padding.bytes, 0u);
+  EXPECT_EQ(route_of(e, std::vector<float>(80, 1.0f), {}, {}, {0, 1}).tile_count[0], -1) << "written for several rows";
+}
+
+TEST(Route, GivesPaddingNoExpert) {
+  const Chosen got = route_of(experts(6, 2, MR_GATE_SOFTMAX), std::vector<float>(12, 0.5f), {}, {}, {-1, 3});
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{6, 6, 0, 1}));
+}
+
+struct Planned {
+  std::vector<int32_t> pairs, first, count;
+  std::vector<ExpertTile> tiles;
+  int32_t tile_count;
+  uint64_t bytes;
+};
+
+Planned plan_of(const std::vector<int32_t>& ids, int32_t experts, int32_t tile) {
+  const auto n = static_cast<int32_t>(ids.size());
+  Guarded<int32_t> dids(ids), pairs(ids.size()), first(static_cast<size_t>(experts)), count(static_cast<size_t>(experts)), tile_count(1), done(1);
+  Guarded<ExpertTile> tiles(static_cast<size_t>(expert_tiles(experts, n, tile)));
+  Guarded<uint64_t> bytes(1);
+  done.zero();
+  bytes.zero();
+  PlanExpertsArgs args{dids, n, experts, tile, {pairs, first, count, tiles, tile_count, done}, bytes, 1000};
+  for (int32_t i = 0; i < 2; ++i) MUST(launch_plan_experts(args, Stream{}));  // the second finds the counter at zero again
+  EXPECT_EQ(done.read()[0], 0);
+  return {pairs.read(), first.read(), count.read(), tiles.read(), tile_count.read()[0], bytes.read()[0] / 2};
+}
+
+TEST(Plan, ListsPairsByExpertInOrder) {
+  Numbers numbers(4);
+  for (const int32_t experts : {1, 2, 7, 300})
+    for (const int32_t rows : {1, 3, 33, 400})
+      for (const int32_t tile : {8, 64}) {
+        const int32_t used = std::min(experts, 1 + numbers.below(4));
+        std::vector<int32_t> ids;
+        for (int32_t r = 0; r < rows; ++r) {
+          // Expert 0 is every third row's first, and one expert has no row at all.
+          std::vector<int32_t> of_row;
+          while (static_cast<int32_t>(of_row.size()) < used) {
+            const int32_t id = of_row.empty() && r % 3 == 0 ? 0 : numbers.below(experts);
+            if ((id != 5 || experts < 300) && std::find(of_row.begin(), of_row.end(), id) == of_row.end()) of_row.push_back(id);
+          }
+          std::sort(of_row.begin(), of_row.end());
+          if (r == 1) of_row.assign(static_cast<size_t>(used), experts);  // padding
+          ids.insert(ids.end(), of_row.begin(), of_row.end());
+        }
+        const Planned got = plan_of(ids, experts, tile);
+        int32_t at = 0, tiles = 0, active = 0;
+        for (int32_t e = 0; e < experts; ++e) {
+          std::vector<int32_t> want;
+          for (size_t p = 0; p < ids.size(); ++p)
+            if (ids[p] == e) want.push_back(static_cast<int32_t>(p));
+          const auto n = static_cast<int32_t>(want.size());
+          ASSERT_EQ(got.first[static_cast<size_t>(e)], at);
+          ASSERT_EQ(got.count[static_cast<size_t>(e)], n);
+          ASSERT_EQ(std::vector<int32_t>(got.pairs.begin() + at, got.pairs.begin() + at + n), want) << "expert " << e << " of " << experts;
+          for (int32_t done = 0; done < n; done += tile, ++tiles) {
+            const ExpertTile& t = got.tiles[static_cast<size_t>(tiles)];
+            ASSERT_EQ(t.expert, e);
+            ASSERT_EQ(t.first, at + done);
+            ASSERT_EQ(t.count, std::min(tile, n - done));
+          }
+          active += n > 0 ? 1 : 0;
+          at += n;
+        }
+        EXPECT_EQ(got.tile_count, tiles);
+        EXPECT_EQ(got.bytes, static_cast<uint64_t>(active) * 1000);
+      }
+}
+
+struct Mixture {
+  int32_t rows, dim, used, experts;
+  bool bias, end_norm, shared, gate, norm, shared_end_norm, branch;
+};
+
+struct Mixed {
+  std::vector<float> weights, y, bias, end_norm, shared, router, norm, shared_end_norm, x;
+  std::vector<int32_t> ids;
+};
+
+Mixed numbers_of(const Mixture& m, Numbers& numbers) {
+  const auto n = [&](bool some, int64_t count) { return numbers.normals(some ? static_cast<size_t>(count) : 0); };
+  Mixed v;
+  v.weights = n(true, m.rows * m.used);
+  v.y = n(true, m.rows * m.used * m.dim);
+  v.bias = n(m.bias, m.experts * m.dim);
+  v.end_norm = n(m.end_norm, m.dim);
+  v.shared = n(m.shared, m.rows * m.dim);
+  v.router = n(m.gate, m.dim);
+  v.norm = n(m.norm, m.dim);
+  v.shared_end_norm = n(m.shared_end_norm, m.dim);
+  v.x = n(true, m.rows * m.dim);
+  for (int32_t r = 0; r < m.rows; ++r)
+    for (int32_t i = 0; i < m.used; ++i) v.ids.push_back(r == 1 ? m.experts : i + (m.experts > m.used ? r % 2 : 0));  // row 1 is padding
+  return v;
+}
+
+// The branch, or x after the sum.
+std::vector<float> combined(const Mixture& m, const Mixed& v) {
+  Guarded<int32_t> ids(v.ids);
+  Guarded<float> weights(v.weights), y(v.y), bias(v.bias), end_norm(v.end_norm), shared(v.shared), router(v.router), norm(v.norm),
+      shared_end_norm(v.shared_end_norm), x(v.x), branch(std::vector<float>(v.x.size(), 7.0f));
+  CombineArgs args{};
+  args.ids = ids;
+  args.weights = weights;
+  args.used = m.used;
+  args.experts = m.experts;
+  args.y = y;
+  args.bias = m.bias ? bias.data() : nullptr;
+  args.end_norm = m.end_norm ? end_norm.data() : nullptr;
+  args.shared = m.shared ? shared.data() : nullptr;
+  args.shared_router = m.gate ? router.data() : nullptr;
+  args.norm = m.norm ? norm.data() : nullptr;
+  args.shared_end_norm = m.shared_end_norm ? shared_end_norm.data() : nullptr;
+  args.x = x;
+  args.branch = m.branch ? branch.data() : nullptr;
+  args.y_stride = args.shared_stride = args.x_stride = m.dim;
+  args.eps = kEps;
+  args.rows = m.rows;
+  args.dim = m.dim;
+  MUST(launch_combine(args, Stream{}));
+  return m.branch ? branch.read() : x.read();
+}
+
+TEST(Combine, AgreesWithFloat64) {
+  Numbers numbers(5);
+  for (const Mixture& m : {Mixture{3, 96, 2, 4, false, false, false, false, false, false, false},
+                           Mixture{3, 700, 9, 12, true, false, true, false, false, false, false},
+                           Mixture{4, 33, 1, 1, false, false, true, true, true, false, true},
+                           Mixture{2, 1, 3, 4, true, true, true, true, false, true, true},
+                           Mixture{3, 515, 8, 20, false, true, true, false, true, true, true}}) {
+    const Mixed v = numbers_of(m, numbers);
+    const std::vector<float> got = combined(m, v);
+    const auto at = [](const std::vector<float>& of, int64_t i) { return of.empty() ? 1.0 : static_cast<double>(of[static_cast<size_t>(i)]); };
+    for (int32_t r = 0; r < m.rows; ++r) {
+      std::vector<double> sum(static_cast<size_t>(m.dim)), shared(sum), want(sum);
+      double size = 1, squares = 0, dot = 0;
+      for (int32_t i = 0; i < m.dim; ++i) {
+        for (int32_t c = 0; c < m.used; ++c) {
+          double y = v.y[static_cast<size_t>((r * m.used + c) * m.dim + i)];
+          if (m.bias && r != 1) y += v.bias[static_cast<size_t>(v.ids[static_cast<size_t>(r * m.used + c)] * m.dim + i)];
+          sum[static_cast<size_t>(i)] += y * v.weights[static_cast<size_t>(r * m.used + c)];
+          size = std::max(size, std::fabs(sum[static_cast<size_t>(i)]));
+        }
+        const double x = v.x[static_cast<size_t>(r * m.dim + i)];
+        squares += x * x;
+        dot += x * at(v.norm, i) * (m.gate ? v.router[static_cast<size_t>(i)] : 0.0f);
+        shared[static_cast<size_t>(i)] = m.shared ? v.shared[static_cast<size_t>(r * m.dim + i)] : 0;
+      }
+      const auto factor = [&](double of) { return 1 / std::sqrt(of / m.dim + static_cast<double>(kEps)); };
+      const double weight = m.gate ? 1 / (1 + std::exp(-dot * (m.norm ? factor(squares) : 1))) : 1;
+      double of_sum = 0, of_shared = 0;
+      for (int32_t i = 0; i < m.dim; ++i) {
+        shared[static_cast<size_t>(i)] *= weight;
+        of_sum += sum[static_cast<size_t>(i)] * sum[static_cast<size_t>(i)];
+        of_shared += shared[static_cast<size_t>(i)] * shared[static_cast<size_t>(i)];
+      }
+      for (int32_t i = 0; i < m.dim; ++i) {
+        const auto k = static_cast<size_t>(i);
+        want[k] = sum[k] * (m.end_norm ? factor(of_sum) * v.end_norm[k] : 1) + shared[k] * (m.shared_end_norm ? factor(of_shared) * v.shared_end_norm[k] : 1);
+        if (!m.branch) want[k] += v.x[static_cast<size_t>(r * m.dim + i)];
+        if (r == 1) want[k] = m.branch ? 7 : v.x[static_cast<size_t>(r * m.dim + i)];
+      }
+      EXPECT_TRUE(near({got.begin() + r * m.dim, got.begin() + (r + 1) * m.dim}, want, {size * 0x1p-17, 0x1p-17})) << "dim " << m.dim << " row " << r;
+    }
+  }
+}
+
+TEST(Combine, SpreadsAWeightThatIsNotANumber) {
+  Numbers numbers(6);
+  const Mixture m{3, 40, 2, 4, false, false, true, false, false, false, false};
+  Mixed v = numbers_of(m, numbers);
+  v.weights[4] = v.weights[5] = NAN;  // of row 2
+  const std::vector<float> got = combined(m, v);
+  for (int32_t i = 0; i < 3 * 40; ++i) EXPECT_EQ(std::isnan(got[static_cast<size_t>(i)]), i / 40 == 2);
+}
+
+TEST(Combine, AddsByAscendingExpert) {
+  // In f32, 1e8 + 1 - 1e8 is 0 in this order and 1 in others.
+  const Mixture m{1, 1, 3, 8, false, false, false, false, false, false, true};
+  Mixed v{};
+  v.weights = {1, 1, 1};
+  v.y = {1e8f, 1, -1e8f};
+  v.x = {0};
+  v.ids = {1, 3, 6};
+  EXPECT_EQ(combined(m, v), std::vector<float>{0});
+}
+
+}  // namespace
+}  // namespace mr::cuda::testing
