@@ -66,6 +66,9 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
     if (desc.mlp(i).kind == MR_MLP_EXPERTS) refuse(i, "a mixture of experts");
     if (desc.mlp(i).activation == MR_ACT_CLAMPED) refuse(i, "an MLP with a clamped activation");
     if ((desc.mixer(i).flags & MR_MIX_SINKS) != 0) refuse(i, "attention with sinks");
+    if (desc.mixer(i).kind == MR_MIX_DELTA) refuse(i, "a gated delta rule");
+    if (desc.mixer(i).kind == MR_MIX_CONV) refuse(i, "a short convolution");
+    if (gated_output(desc.mixer(i))) refuse(i, "attention with an output gate");
     check_mixer(desc.mixer(i), i, shared_bytes);
     if (ranks > 1) check_shared(desc, i);
   }
