@@ -167,8 +167,8 @@ func queries(_ *ModelDesc, l *Layer) int64 {
 	return n
 }
 
-func keys(_ *ModelDesc, l *Layer) int64    { return int64(l.Mixer.KVHeads) * int64(l.Mixer.KeyDim) }
-func values(_ *ModelDesc, l *Layer) int64  { return int64(l.Mixer.KVHeads) * int64(l.Mixer.ValueDim) }
+func keys(_ *ModelDesc, l *Layer) int64   { return int64(l.Mixer.KVHeads) * int64(l.Mixer.KeyDim) }
+func values(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.KVHeads) * int64(l.Mixer.ValueDim) }
 
 // attended is the width of what attention returns: values of every head.
 func attended(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) * int64(l.Mixer.ValueDim) }

@@ -105,9 +105,13 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 		"a convolution with heads":            {delta(func(m *engine.Mixer) { m.Kind = engine.MixConv }), "layer 1 carries a state, and sets"},
 		"attention with taps":                 {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Conv = 3 }, "layer 1 is attention, and has a convolution"},
 		"attention with tiled heads":          {func(d *engine.ModelDesc) { d.Layers[1].Mixer.TiledHeads = true }, "layer 1 is attention, and has"},
-		"keys of a delta rule":                {func(d *engine.ModelDesc) { delta(nil)(d); d.Layers[0], d.Layers[1] = d.Layers[1], d.Layers[0]; d.Layers[1].Mixer.KVLayer = 1 }, "layer 1 reads the keys of layer 0"},
-		"norms of rows with gates":            {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.OutGate, m.QKRowNorm = true, true }, "layer 0 norms whole rows of Q, which has gates"},
-		"a kind of mixer that is unknown":     {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
+		"keys of a delta rule": {func(d *engine.ModelDesc) {
+			delta(nil)(d)
+			d.Layers[0], d.Layers[1] = d.Layers[1], d.Layers[0]
+			d.Layers[1].Mixer.KVLayer = 1
+		}, "layer 1 reads the keys of layer 0"},
+		"norms of rows with gates":        {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.OutGate, m.QKRowNorm = true, true }, "layer 0 norms whole rows of Q, which has gates"},
+		"a kind of mixer that is unknown": {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := desc().Model()
@@ -121,7 +125,7 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 
 func TestBlocksThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	for want, spoil := range map[string]func(*engine.ModelDesc){
-		"layer 1 mixer is latent attention":            func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
+		"layer 1 mixer is latent attention": func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
 		"model has no layer of attention": func(d *engine.ModelDesc) {
 			for i := range d.Layers {
 				d.Layers[i].Mixer = engine.Mixer{Kind: engine.MixConv, Conv: 3, Rope: engine.NoRope}
