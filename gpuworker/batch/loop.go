@@ -49,6 +49,11 @@ type Config struct {
 	// preempted sequence is swapped to one of the Runner.HostBlocks or recomputed.
 	HostRate   float64
 	BlockBytes uint64
+	// States states that layers carry a state from position to position
+	// (engine.ModelDesc.StateFloats), and StateBytes is its size in host memory. A sequence then
+	// starts where one of the Runner.SavedStates stands, and is swapped with its state.
+	States     bool
+	StateBytes uint64
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
@@ -56,8 +61,9 @@ type Config struct {
 	// text, from which Stats.StepBound starts. 0 = unknown.
 	LongestStep time.Duration
 
-	masks        *maskLimits // nil = usualMasks
-	sampleForced bool        // tests compare with forced tokens that are sampled
+	masks         *maskLimits // nil = usualMasks
+	stateInterval int         // tokens; 0 = usualStateInterval
+	sampleForced  bool        // tests compare with forced tokens that are sampled
 }
 
 // Loop runs the sequences of one model. Submit, Stats, Prefixes, Refuse and Idle may be called from
@@ -128,6 +134,9 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.masks == nil {
 		cfg.masks = &usualMasks
 	}
+	if cfg.stateInterval == 0 {
+		cfg.stateInterval = usualStateInterval
+	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
 	}
@@ -141,6 +150,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		cfg: cfg, runner: runner, logger: logger.Named("batch"), created: time.Now(),
 		cache: kvcache.New(kvcache.Config{
 			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
+			States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates,
 		}),
 		prefixes: newPrefixes(),
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),
