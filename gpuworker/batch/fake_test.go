@@ -136,7 +136,7 @@ func (f *fakeRunner) run(step *engine.Step) (*engine.StepResult, error) {
 	if len(step.Segments) == 0 {
 		return result, errors.New("a step without segments")
 	}
-	var prefix [][]int32 // history after each token of the step
+	var prefix [][]int32      // history after each token of the step
 	seen := map[int32]int32{} // by slot: where its last segment left its state
 	readers, writers := map[int32]int32{}, map[int32]int32{}
 	written := map[int32]int32{} // block -> slot whose segment writes to it

@@ -55,7 +55,7 @@ type sequence struct {
 	savedStates   []savedState // that submitted parts wrote and that are not findable yet
 	lastState     int          // position of the last state that it saved, or with which it started
 	left          int          // positions in cached blocks beyond that; 0: none
-	inFlight   int            // steps in flight that contain it
+	inFlight      int          // steps in flight that contain it
 
 	// preempted and ended take effect when the last step in flight ends. Both keep the sequence out
 	// of every later step.
