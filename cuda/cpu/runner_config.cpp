@@ -33,8 +33,9 @@ void check_config(const mr_runner_config& c, const Description& model) {
   check_field("saved_states", c.saved_states, 0, many);
   check_field("host_states", c.host_states, 0, many);
   if (state_floats(model) == 0 && (c.saved_states != 0 || c.host_states != 0))
-    fail(MR_INVALID_ARGUMENT, "runner configuration: saved_states is %d and host_states %d, wanted 0: no layer of the model carries a state",
-         c.saved_states, c.host_states);
+    fail(MR_INVALID_ARGUMENT,
+         "runner configuration: saved_states is %d and host_states %d, wanted 0: no layer of the model carries a state", c.saved_states,
+         c.host_states);
 }
 
 uint64_t states_bytes(const mr_runner_config& c, const Description& model) {

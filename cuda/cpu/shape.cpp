@@ -432,7 +432,8 @@ uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
   if (tensor.ndims != ndims) fail(MR_INVALID_ARGUMENT, "%s has %d dims: want %d", name.c_str(), tensor.ndims, ndims);
   const long long count = stack ? tensor.dims[ndims - 1] : 1;
   const int32_t most_count = tensor.role == MR_ROLE_MIX_CONV ? kMostColumns : kMostExperts;
-  if (count < 1 || count > most_count) fail(MR_INVALID_ARGUMENT, "%s has a last dim of %lld: want 1 to %d", name.c_str(), count, most_count);
+  if (count < 1 || count > most_count)
+    fail(MR_INVALID_ARGUMENT, "%s has a last dim of %lld: want 1 to %d", name.c_str(), count, most_count);
   if (vector) {
     if (tensor.type != type_f32)
       fail(MR_INVALID_ARGUMENT, "%s has ggml type %d: want 0 (F32)", name.c_str(), tensor.type);

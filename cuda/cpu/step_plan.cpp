@@ -236,7 +236,8 @@ void StepChecker::take_state(const mr_pre_op& op, int32_t index, StepPlan::PreOp
   to.dst = out ? op.dst_block : state_index(config_, op.slot, op.dst_block);
   const int32_t read = out ? read_[static_cast<size_t>(to.src)] : host_read_[static_cast<size_t>(to.src)];
   if (read == kUnread)
-    fail(MR_INVALID_ARGUMENT, "pre-operation %d: state %d of %s was never written", index, op.src_block, out ? "the device" : "host memory");
+    fail(MR_INVALID_ARGUMENT, "pre-operation %d: state %d of %s was never written", index, op.src_block,
+         out ? "the device" : "host memory");
   (out ? host_read_[static_cast<size_t>(to.dst)] : read_[static_cast<size_t>(to.dst)]) = read;
 }
 
@@ -255,11 +256,12 @@ void StepChecker::take_states(mr_segment& s, int32_t index, const View& slot) {
   if (s.first_position > 0) {
     const int32_t read = read_[static_cast<size_t>(s.state_from)];
     if (read != s.first_position)
-      fail(MR_INVALID_ARGUMENT, "segment %d: begins at position %d of slot %d, but its state %d has read %d", index, s.first_position, s.slot,
-           from_id, read);
+      fail(MR_INVALID_ARGUMENT, "segment %d: begins at position %d of slot %d, but its state %d has read %d", index, s.first_position,
+           s.slot, from_id, read);
     Users& users = users_[static_cast<size_t>(s.state_from)];
     if (other(users.writer))
-      fail(MR_INVALID_ARGUMENT, "segment %d: slot %d reads state %d, which slot %d writes in this step", index, s.slot, from_id, users.writer);
+      fail(MR_INVALID_ARGUMENT, "segment %d: slot %d reads state %d, which slot %d writes in this step", index, s.slot, from_id,
+           users.writer);
     users.reader = other(users.reader) ? kManySlots : s.slot;
   }
   Users& users = users_[static_cast<size_t>(s.state_to)];

@@ -201,7 +201,7 @@ type StepResult struct {
 	// logits of a token, they depend on the tokens of its sequence up to it alone.
 	Hidden     []float32
 	DeviceTime time.Duration
-	BytesRead  uint64 // weight and KV bytes the step had to read
+	BytesRead  uint64 // bytes of weights, KV blocks and states the step had to read
 }
 
 // Fault is a fault that a test injects into a runner.

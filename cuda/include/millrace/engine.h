@@ -344,7 +344,7 @@ typedef struct mr_step_result {
   mr_row_result *scores; int32_t score_capacity; int32_t score_count;
   mr_candidate *candidates; int32_t candidate_capacity; int32_t candidate_count;
   uint64_t device_ns;                          /* time the device worked on the step */
-  uint64_t bytes_read;                         /* weight and KV bytes the step had to read */
+  uint64_t bytes_read;                         /* bytes of weights, KV blocks and states the step had to read */
   float *hidden; int64_t hidden_capacity;      /* in floats: mr_model_desc.hidden for each hidden row of the step */
   int32_t hidden_count;                        /* rows given, in the step's order */
   int32_t reserved0;
