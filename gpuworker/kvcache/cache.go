@@ -38,6 +38,7 @@ type Cache struct {
 	hostStates hostBlocks
 
 	freeCount, idleCount, hostCount atomic.Int64 // for other goroutines
+	freeStates, idleStates          atomic.Int64
 
 	stats counters
 }
@@ -57,6 +58,7 @@ func New(cfg Config) *Cache {
 	}
 	c.hostCount.Store(int64(cfg.HostBlocks))
 	c.count()
+	c.countStates()
 	return c
 }
 

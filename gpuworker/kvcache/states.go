@@ -38,6 +38,7 @@ func (c *Cache) AllocState() (id int32, ok bool) {
 	id = s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
 	s.refs[id] = 1
+	c.countStates()
 	return id, true
 }
 
@@ -48,6 +49,7 @@ func (c *Cache) HoldState(id int32) {
 		s.idle = slices.DeleteFunc(s.idle, func(other int32) bool { return other == id })
 	}
 	s.refs[id]++
+	c.countStates()
 }
 
 // DropState removes a holder. After the last one the state stays if it is findable. It is an error
@@ -66,6 +68,7 @@ func (c *Cache) DropState(id int32) error {
 		s.refs[id] = 0
 		s.idle = append(s.idle, id)
 	}
+	c.countStates()
 	return nil
 }
 
@@ -91,6 +94,7 @@ func (c *Cache) loseState(id int32) {
 		s.idle = slices.DeleteFunc(s.idle, func(other int32) bool { return other == id })
 		s.free = append(s.free, id)
 	}
+	c.countStates()
 }
 
 // MatchState is Match for a model whose layers carry states: the table ends where a state stands.
@@ -127,4 +131,13 @@ func (c *Cache) MatchState(r Root, ids []int32) (t *Table, state int32, found in
 }
 
 // FreeStates is how many states AllocState can return.
-func (c *Cache) FreeStates() int { return len(c.states.free) + len(c.states.idle) }
+func (c *Cache) FreeStates() int { return int(c.freeStates.Load()) }
+
+// CachedStates is how many of the FreeStates are findable. Two calls see two moments.
+func (c *Cache) CachedStates() int { return int(c.idleStates.Load()) }
+
+// countStates publishes the counts to other goroutines.
+func (c *Cache) countStates() {
+	c.freeStates.Store(int64(len(c.states.free) + len(c.states.idle)))
+	c.idleStates.Store(int64(len(c.states.idle)))
+}

@@ -30,6 +30,8 @@ func checkStates(t *testing.T, c *Cache, holders map[int32]int) {
 		require.Equal(t, s.refs[id] == 0 && !findable, slices.Contains(s.free, id), "state %d is free", id)
 		require.Equal(t, s.refs[id] == 0 && findable, slices.Contains(s.idle, id), "state %d may be evicted", id)
 	}
+	require.Equal(t, len(s.free)+len(s.idle), c.FreeStates())
+	require.Equal(t, len(s.idle), c.CachedStates())
 	require.Len(t, s.refs, 1+len(s.free)+len(s.idle)+len(holders))
 }
 
