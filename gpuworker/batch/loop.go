@@ -52,8 +52,10 @@ type Config struct {
 	// States states that layers carry a state from position to position
 	// (engine.ModelDesc.StateFloats), and StateBytes is its size in host memory. A sequence then
 	// starts where one of the Runner.SavedStates stands, and is swapped with its state.
-	States     bool
-	StateBytes uint64
+	// Of a long text a state is saved once in StateInterval tokens; 0 = 512.
+	States        bool
+	StateBytes    uint64
+	StateInterval int
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
@@ -61,9 +63,8 @@ type Config struct {
 	// text, from which Stats.StepBound starts. 0 = unknown.
 	LongestStep time.Duration
 
-	masks         *maskLimits // nil = usualMasks
-	stateInterval int         // tokens; 0 = usualStateInterval
-	sampleForced  bool        // tests compare with forced tokens that are sampled
+	masks        *maskLimits // nil = usualMasks
+	sampleForced bool        // tests compare with forced tokens that are sampled
 }
 
 // Loop runs the sequences of one model. Submit, Stats, Prefixes, Refuse and Idle may be called from
@@ -134,8 +135,8 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.masks == nil {
 		cfg.masks = &usualMasks
 	}
-	if cfg.stateInterval == 0 {
-		cfg.stateInterval = usualStateInterval
+	if cfg.StateInterval == 0 {
+		cfg.StateInterval = usualStateInterval
 	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond

@@ -74,7 +74,7 @@ func runStory(t *testing.T, seed uint64, saw *tally) {
 	// A third of the stories is of a model whose layers carry states.
 	stateful := rand.New(rand.NewPCG(seed, 8))
 	if seed%3 == 2 {
-		y.cfg.States, y.cfg.StateBytes, y.cfg.stateInterval = true, uint64(stateful.IntN(1<<20)), 16*(1+stateful.IntN(8))
+		y.cfg.States, y.cfg.StateBytes, y.cfg.StateInterval = true, uint64(stateful.IntN(1<<20)), 16*(1+stateful.IntN(8))
 		y.cfg.Runner.SavedStates, y.cfg.Runner.HostStates = []int{0, 1, 5, 40}[stateful.IntN(4)], []int{0, 1, 10}[stateful.IntN(3)]
 	}
 	moods := rand.New(rand.NewPCG(seed, 6))

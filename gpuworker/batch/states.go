@@ -65,7 +65,7 @@ func (l *Loop) savePositions(s *sequence, end int) (out []int) {
 	if shared := s.shared(); shared < s.promptLength {
 		useful = shared / size * size
 	}
-	interval := end / l.cfg.stateInterval * l.cfg.stateInterval / size * size
+	interval := end / l.cfg.StateInterval * l.cfg.StateInterval / size * size
 	for _, at := range []int{useful, s.left, interval} {
 		if wanted(at) && at-s.lastState >= minStateTokens {
 			out = append(out, at)

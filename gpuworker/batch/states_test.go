@@ -64,7 +64,7 @@ func TestStatesAreSavedWherePromptsPart(t *testing.T) {
 }
 
 func TestStatesAreSavedByInterval(t *testing.T) {
-	l, f := startStates(t, Config{stateInterval: 64, OneClass: true, Runner: engine.RunnerConfig{SavedStates: 8}})
+	l, f := startStates(t, Config{StateInterval: 64, OneClass: true, Runner: engine.RunnerConfig{SavedStates: 8}})
 	f.oneClass = true
 	r := Request{Prompt: prompt(100, 1), MaxTokens: 120, PromptTopN: -1}
 	require.Zero(t, runCached(t, l, r))
@@ -104,11 +104,11 @@ func TestMembersOfAGroupStartWithItsState(t *testing.T) {
 func TestPreemptedSequencesKeepTheirStates(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"recomputed":                    {BlockBytes: 1},
-		"recomputed from saved states":  {BlockBytes: 1, stateInterval: 16, Runner: engine.RunnerConfig{SavedStates: 20}},
+		"recomputed from saved states":  {BlockBytes: 1, StateInterval: 16, Runner: engine.RunnerConfig{SavedStates: 20}},
 		"swapped":                       {BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4}},
 		"no host memory for states":     {BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64}},
 		"states too large to swap":      {BlockBytes: 1, StateBytes: 1 << 40, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4}},
-		"swapped, and saved states too": {BlockBytes: 1, stateInterval: 16, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4, SavedStates: 3}},
+		"swapped, and saved states too": {BlockBytes: 1, StateInterval: 16, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4, SavedStates: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

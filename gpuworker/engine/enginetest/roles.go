@@ -44,7 +44,7 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 		}
 	})
 	t.Run("states and gates", func(t *testing.T) {
-		delta, conv, gated := hybrid(), hybrid(), Small().Model()
+		delta, conv, gated := Hybrid(), Hybrid(), Small().Model()
 		conv.Layers[0], conv.Layers[2] = conv.Layers[2], conv.Layers[0]
 		gated.Layers[0].Mixer.OutGate, gated.Layers[0].Mixer.QKVBias, gated.Layers[0].Mixer.QKNorm = true, true, true
 		for _, desc := range []engine.ModelDesc{delta, conv, gated} {

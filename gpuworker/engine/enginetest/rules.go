@@ -118,7 +118,7 @@ func randomStep(rng *rand.Rand, d *engine.ModelDesc, c engine.RunnerConfig, slot
 // testRules checks that package rules and the engine accept the same steps.
 func testRules(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	t.Run("of a model of attention", func(t *testing.T) { testRulesOf(t, opener, opts, Small().Model(), 0) })
-	t.Run("of a model with states", func(t *testing.T) { testRulesOf(t, opener, opts, hybrid(), 3) })
+	t.Run("of a model with states", func(t *testing.T) { testRulesOf(t, opener, opts, Hybrid(), 3) })
 }
 
 func testRulesOf(t *testing.T, opener func(*testing.T) engine.Device, opts Options, desc engine.ModelDesc, states int) {

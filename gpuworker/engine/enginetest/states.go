@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// hybrid is a model with every kind of layer that carries a state, of odd sizes, and with attention
+// Hybrid is a model with every kind of layer that carries a state, of odd sizes, and with attention
 // with and without a gate.
-func hybrid() engine.ModelDesc {
+func Hybrid() engine.ModelDesc {
 	shape := Small()
 	shape.Layers = 5
 	d := shape.Model()
@@ -51,7 +51,7 @@ type stateTest struct {
 
 func newStateTest(t *testing.T, opener func(*testing.T) engine.Device, n int) *stateTest {
 	t.Helper()
-	desc := hybrid()
+	desc := Hybrid()
 	g := rigOf(t, opener, desc, func(c *engine.RunnerConfig) { c.SavedStates, c.HostStates, c.HostBlocks = 5, 2, 16 })
 	s := &stateTest{rig: g, prompt: numbers(91, n, desc.Vocab)}
 	s.want = g.generate(s.line(0, 0), nil, s.prompt, stateTokens)
@@ -213,7 +213,7 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	t.Run("beside strangers, in chunks", func(t *testing.T) {
 		s := newStateTest(t, opener, n)
 		if opts.Numeric {
-			desc := hybrid()
+			desc := Hybrid()
 			requests := []Request{{Prompt: s.prompt, Tokens: stateTokens, Params: s.line(0, 0).params, Slot: 1, Chunk: 10}}
 			for i := range 5 {
 				requests = append(requests, Request{
@@ -230,7 +230,7 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	})
 	t.Run("a state is as far as the segment begins, or the segment is refused", func(t *testing.T) { refusedStates(t, opener) })
 	t.Run("memory is counted", func(t *testing.T) {
-		desc := hybrid()
+		desc := Hybrid()
 		dev := open(t, opener)
 		skipUnbuilt(t, dev, &desc)
 		m := Load(t, dev, Random(desc, all(engine.F32), 1))
