@@ -1,4 +1,4 @@
-// host_blocks: key-value blocks in host memory, whose bytes are taken some blocks at a time, when they are first written.
+// host_blocks: key-value blocks, or states, in host memory, whose bytes are taken some at a time, when they are first written.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@ class HostBlocks {
  public:
   static constexpr uint64_t kPiece = uint64_t{64} << 20;  // bytes of a piece; of one block where that is more
 
-  // blocks >= 0, block_bytes >= 1
-  HostBlocks(int32_t blocks, uint64_t block_bytes)
-      : blocks_(static_cast<uint64_t>(blocks)), block_bytes_(block_bytes),
+  // blocks >= 0, block_bytes >= 1; written_by: the kind of the pre-operations that write them
+  HostBlocks(int32_t blocks, uint64_t block_bytes, int32_t written_by = MR_PRE_BLOCK_OUT)
+      : written_by_(written_by), blocks_(static_cast<uint64_t>(blocks)), block_bytes_(block_bytes),
         piece_blocks_(std::clamp<uint64_t>(kPiece / block_bytes, 1, std::max<uint64_t>(blocks_, 1))) {}
 
   // Takes the memory of all blocks that the plan copies out to. make(bytes) gives a std::unique_ptr<Piece>, or throws
@@ -30,7 +30,7 @@ class HostBlocks {
     std::vector<size_t> taken;
     try {
       for (const StepPlan::PreOp& op : plan.pre_ops) {
-        if (op.kind != MR_PRE_BLOCK_OUT) continue;
+        if (op.kind != written_by_) continue;
         const size_t at = static_cast<size_t>(op.dst) / piece_blocks_;
         if (at >= pieces_.size()) pieces_.resize(at + 1);
         if (pieces_[at] != nullptr) continue;
@@ -50,6 +50,7 @@ class HostBlocks {
   }
 
  private:
+  const int32_t written_by_;
   const uint64_t blocks_, block_bytes_, piece_blocks_;
   std::vector<std::unique_ptr<Piece>> pieces_;  // by block / piece_blocks_; null or absent until written
 };

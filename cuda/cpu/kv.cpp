@@ -16,7 +16,8 @@ KvLayout layout_of(const mr_mixer_desc& m, const mr_runner_config& config) {
 uint64_t KvCache::bytes_per_block(const Description& model, const mr_runner_config& config) {
   uint64_t bytes = 0;
   for (const mr_layer_desc& layer : model.layers)
-    if (layer.mixer.kv_layer == 0) bytes += 2 * static_cast<uint64_t>(layout_of(layer.mixer, config).block_stride());
+    if (attends(layer.mixer) && layer.mixer.kv_layer == 0)
+      bytes += 2 * static_cast<uint64_t>(layout_of(layer.mixer, config).block_stride());
   return bytes;
 }
 
@@ -24,6 +25,10 @@ KvCache::KvCache(Ledger& ledger, const Description& model, const mr_runner_confi
     : memory_(ledger.allocate(pool_bytes(config, bytes_per_block(model, config)), MR_PURPOSE_KV, false)) {
   uint64_t begin = 0;
   for (const mr_layer_desc& layer : model.layers) {
+    if (!attends(layer.mixer)) {
+      layers_.push_back(Layer{});
+      continue;
+    }
     if (layer.mixer.kv_layer != 0) {
       Layer shared = layers_[layers_.size() - static_cast<size_t>(layer.mixer.kv_layer)];
       shared.own = false;

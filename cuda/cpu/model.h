@@ -21,8 +21,9 @@ using Layer = LayerWeights<const Matrix*>;
 
 // The matrices of a layer that every token is multiplied by, in the order of a step; null where it has none. A stack, which each
 // token is multiplied by a few matrices of, is the first of its matrices, which lie one after another.
-inline std::array<const Matrix*, 13> matrices_of(const Layer& l) {
-  return {l.q, l.k, l.v, l.o, l.gate, l.up, l.down, l.router, l.shared_gate, l.shared_up, l.shared_down, l.input_gate, l.input_down};
+inline std::array<const Matrix*, 18> matrices_of(const Layer& l) {
+  return {l.q,      l.k,           l.v,         l.o,           l.mix_in,     l.mix_gate,  l.delta_beta, l.delta_alpha, l.mix_out,
+          l.gate,   l.up,          l.down,      l.router,      l.shared_gate, l.shared_up, l.shared_down, l.input_gate, l.input_down};
 }
 inline std::array<const Matrix*, 3> stacks_of(const Layer& l) { return {l.expert_gate, l.expert_up, l.expert_down}; }
 

@@ -34,8 +34,8 @@ uint64_t now_ns() {
 }
 
 // What this engine has no kernels for, after what no engine has.
-void check_own(const mr_runner_config& config) {
-  check_config(config);
+void check_own(const mr_runner_config& config, const Description& model) {
+  check_config(config, model);
   if (config.kv_type == MR_KV_F8)
     fail(MR_UNIMPLEMENTED, "runner configuration: kv_type is 256 (f8), the CPU engine keeps keys and values as 0 (f32), 1 (f16) or "
          "30 (bf16)");
@@ -46,7 +46,7 @@ void check_own(const mr_runner_config& config) {
 
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
   if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
-  check_own(config);
+  check_own(config, model->desc());
   return model;
 }
 
@@ -54,6 +54,8 @@ std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr
 uint64_t hidden_floats(const Model& model, const mr_runner_config& config) {
   return static_cast<uint64_t>(config.max_hidden_rows) * static_cast<uint64_t>(model.desc().hidden);
 }
+
+uint64_t state_bytes(const Model& model) { return static_cast<uint64_t>(state_floats(model.desc())) * sizeof(float); }
 
 // Counts a runner in its model and device while it lives.
 class Presence {
@@ -83,6 +85,7 @@ struct Runner::State {
         checker(c, model->desc(), static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
         forward(model, c),
         host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c)),
+        host_states(c.host_states, std::max<uint64_t>(state_bytes(*model), 1), MR_PRE_STATE_OUT),
         hidden(model->device()->ledger.allocate(kInFlight * hidden_floats(*model, c) * sizeof(float), MR_PURPOSE_WORKSPACE, false)) {
     for (uint64_t i = 0; i < kInFlight; ++i) {
       checker.reserve(plans[i]);
@@ -165,6 +168,7 @@ struct Runner::State {
   StepChecker checker;   // submitting thread only
   StepForward forward;   // runner's thread only
   HostBlocks<HostPiece> host;  // submitting thread only, but for the blocks' bytes: those are the steps'
+  HostBlocks<HostPiece> host_states;  // the same of states
   Memory hidden;               // rows of both plans
   const std::function<bool()> masks_there = [this] { return await_masks(); };
   uint64_t masks_ns = 0;  // runner's thread only: how long the step in progress waited for masks
@@ -185,10 +189,12 @@ struct Runner::State {
 };
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
-  check_own(config);
+  check_own(config, model.desc());
   const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
   out->bytes_per_block = out->host_bytes_per_block = block;
-  out->kv_bytes = pool_bytes(config, block);
+  out->bytes_per_state = out->host_bytes_per_state = state_bytes(model);
+  if (__builtin_add_overflow(pool_bytes(config, block), states_bytes(config, model.desc()), &out->kv_bytes))
+    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks and states are beyond any memory");
   out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes +
                          kInFlight * hidden_floats(model, config) * sizeof(float);
 }
@@ -210,11 +216,15 @@ void Runner::submit(const mr_step& step) {
   if (s.masks_wanted.load() != 0) fail(MR_FAILED_PRECONDITION, "the step before waits for its masks; give them first");
   StepPlan& plan = s.plans[s.submitted.load() % kInFlight];
   s.checker.accept(step, plan, [&s](const StepPlan& p) {
-    s.host.hold(p, [&s](uint64_t bytes) { return std::make_unique<HostPiece>(s.model->device()->ledger, bytes); });
+    const auto piece = [&s](uint64_t bytes) { return std::make_unique<HostPiece>(s.model->device()->ledger, bytes); };
+    s.host.hold(p, piece);
+    s.host_states.hold(p, piece);
   });
   for (StepPlan::PreOp& op : plan.pre_ops) {
     if (op.kind == MR_PRE_BLOCK_OUT) op.host = s.host.block(op.dst);
     if (op.kind == MR_PRE_BLOCK_IN) op.host = s.host.block(op.src);
+    if (op.kind == MR_PRE_STATE_OUT) op.host = s.host_states.block(op.dst);
+    if (op.kind == MR_PRE_STATE_IN) op.host = s.host_states.block(op.src);
   }
   plan.hang_ns = std::exchange(s.next_hang_ns, 0);
   plan.nan_row = std::exchange(s.next_nan_row, -1);

@@ -13,7 +13,7 @@ void check_field(const char* field, int64_t value, int64_t low, int64_t high) {
 
 }  // namespace
 
-void check_config(const mr_runner_config& c) {
+void check_config(const mr_runner_config& c, const Description& model) {
   constexpr int64_t many = 1 << 20;
   check_field("kv_blocks", c.kv_blocks, 1, INT32_MAX);
   if (c.block_size != 16 && c.block_size != 32)
@@ -30,6 +30,21 @@ void check_config(const mr_runner_config& c) {
   if (c.act_type != 0 && c.act_type != MR_KV_F16 && c.act_type != MR_KV_BF16)
     fail(MR_INVALID_ARGUMENT, "runner configuration: act_type is %d, wanted 0 (the engine's own), 1 (f16) or 30 (bf16)", c.act_type);
   check_field("host_blocks", c.host_blocks, 0, INT32_MAX);
+  check_field("saved_states", c.saved_states, 0, many);
+  check_field("host_states", c.host_states, 0, many);
+  if (state_floats(model) == 0 && (c.saved_states != 0 || c.host_states != 0))
+    fail(MR_INVALID_ARGUMENT,
+         "runner configuration: saved_states is %d and host_states %d, wanted 0: no layer of the model carries a state", c.saved_states,
+         c.host_states);
+}
+
+uint64_t states_bytes(const mr_runner_config& c, const Description& model) {
+  uint64_t bytes = 0;
+  const uint64_t state = static_cast<uint64_t>(state_floats(model)) * sizeof(float);
+  if (__builtin_mul_overflow(static_cast<uint64_t>(state_count(c)), state, &bytes))
+    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: %lld states of %llu bytes are beyond any memory",
+         static_cast<long long>(state_count(c)), static_cast<unsigned long long>(state));
+  return bytes;
 }
 
 uint64_t pool_bytes(const mr_runner_config& c, uint64_t block_bytes) {

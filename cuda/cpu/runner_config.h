@@ -2,11 +2,20 @@
 #pragma once
 
 #include "millrace/engine.h"
+#include "shape.h"
 
 namespace mr {
 
 // Throws INVALID_ARGUMENT naming the first field outside its range, and its value.
-void check_config(const mr_runner_config& config);
+void check_config(const mr_runner_config& config, const Description& model);
+
+// The states of a runner: first those of the slots, then the saved ones. A slot names its own with 0.
+inline int64_t state_count(const mr_runner_config& config) { return int64_t{config.max_sequences} + config.saved_states; }
+inline int32_t state_index(const mr_runner_config& config, int32_t slot, int32_t id) {
+  return id == 0 ? slot : config.max_sequences + id - 1;
+}
+// Bytes of all of them.
+uint64_t states_bytes(const mr_runner_config& config, const Description& model);
 
 // Bytes of the whole pool, a block of which takes block_bytes. Throws RESOURCE_EXHAUSTED for what 64 bits do not count.
 uint64_t pool_bytes(const mr_runner_config& config, uint64_t block_bytes);

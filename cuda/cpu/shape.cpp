@@ -12,6 +12,7 @@ namespace mr {
 namespace {
 
 constexpr int32_t kMostHeadDim = 4096, kMostWidth = 1 << 22, kMostExperts = 4096;
+constexpr int32_t kMostColumns = 1 << 28;  // of a convolution
 
 struct Role {
   const char* name;
@@ -35,7 +36,10 @@ constexpr Role kRoles[MR_ROLE_COUNT] = {
     {"attn_sinks", true, true},        {"router_bias", true, true},   {"expert_gate_bias", true, true, true},
     {"expert_up_bias", true, true, true}, {"expert_down_bias", true, true, true}, {"router_norm", true, true},
     {"expert_norm", true, true},       {"expert_end_norm", true, true}, {"shared_end_norm", true, true},
-    {"expert_scale", true, true}};
+    {"expert_scale", true, true},      {"mix_in", true, false},       {"mix_conv", true, true, true},
+    {"mix_out", true, false},          {"mix_gate", true, false},     {"delta_beta", true, false},
+    {"delta_alpha", true, false},      {"delta_dt", true, true},      {"delta_a", true, true},
+    {"delta_norm", true, true}};
 
 // Checker names a member by its place, such as "layer 3 ", and its own name.
 struct Checker {
@@ -94,15 +98,42 @@ Rope read_rope(const mr_rope_desc& r, int32_t index) {
   return rope;
 }
 
+// A layer that carries a state has no members of attention.
+void check_state(const Checker& check, const mr_mixer_desc& m) {
+  const char* const at = check.at.c_str();
+  const bool delta = m.kind == MR_MIX_DELTA;
+  const uint32_t flags = MR_MIX_NO_NORM | MR_MIX_END_NORM | (delta ? uint32_t{MR_MIX_TILED_HEADS} : 0u);
+  check.range("taps", m.conv, 2, kMostTaps);
+  mr_mixer_desc rest = m;
+  rest.conv = 0;
+  rest.flags &= ~flags;
+  if (delta) {
+    check.range("heads", m.heads, 1, 1 << 14);
+    check.range("kv_heads", m.kv_heads, 1, m.heads);
+    if (m.heads % m.kv_heads != 0)
+      fail(MR_INVALID_ARGUMENT, "model %skv_heads is %d: want a divisor of heads, which is %d", at, m.kv_heads, m.heads);
+    check.range("key_dim", m.key_dim, 1, kMostHeadDim);
+    check.range("value_dim", m.value_dim, 1, kMostHeadDim);
+    check.not_negative("scale", m.scale);
+    rest.heads = rest.kv_heads = rest.key_dim = rest.value_dim = 0;
+    rest.scale = 0;
+  }
+  const mr_mixer_desc none = {m.kind, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, {}};
+  if (std::memcmp(&rest, &none, sizeof none) != 0)
+    fail(MR_INVALID_ARGUMENT, "model %scarries a state, and sets what only attention has", at);
+}
+
 void check_mixer(const Description& desc, int32_t index) {
   const mr_mixer_desc& m = desc.mixer(index);
   const Checker check{"layer " + std::to_string(index) + " "};
   const char* const at = check.at.c_str();
   if (m.kind == MR_MIX_LATENT) fail(MR_UNIMPLEMENTED, "model %smixer is latent attention, which no engine computes yet", at);
-  if (m.kind == MR_MIX_DELTA) fail(MR_UNIMPLEMENTED, "model %smixer is a gated delta rule, which no engine computes yet", at);
-  check.range("mixer kind", m.kind, MR_MIX_ATTENTION, MR_MIX_ATTENTION);
+  check.range("mixer kind", m.kind, MR_MIX_ATTENTION, MR_MIX_CONV);
   if ((m.flags & ~uint32_t{MR_MIX_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smixer has unknown flags 0x%x", at, m.flags);
   check.reserved(m.reserved);
+  if (!attends(m)) return check_state(check, m);
+  if (m.conv != 0 || (m.flags & MR_MIX_TILED_HEADS) != 0)
+    fail(MR_INVALID_ARGUMENT, "model %sis attention, and has a convolution or tiled heads", at);
   check.range("heads", m.heads, 1, 1 << 14);
   check.range("kv_heads", m.kv_heads, 1, m.heads);
   if (m.heads % m.kv_heads != 0)
@@ -126,10 +157,12 @@ void check_mixer(const Description& desc, int32_t index) {
          static_cast<double>(m.temperature_scale), m.temperature_length);
   if ((m.flags & MR_MIX_QK_NORM) != 0 && (m.flags & MR_MIX_QK_ROW_NORM) != 0)
     fail(MR_INVALID_ARGUMENT, "model %snorms Q and K by head and by row: want one of them", at);
+  if (gated_output(m) && (m.flags & MR_MIX_QK_ROW_NORM) != 0)
+    fail(MR_INVALID_ARGUMENT, "model %snorms whole rows of Q, which has gates in it", at);
   check.range("kv_layer", m.kv_layer, 0, index);
   if (m.kv_layer == 0) return;
   const mr_mixer_desc& of = desc.mixer(index - m.kv_layer);
-  if (of.kv_layer != 0 || of.kv_heads != m.kv_heads || of.key_dim != m.key_dim || of.value_dim != m.value_dim)
+  if (!attends(of) || of.kv_layer != 0 || of.kv_heads != m.kv_heads || of.key_dim != m.key_dim || of.value_dim != m.value_dim)
     fail(MR_INVALID_ARGUMENT, "model %sreads the keys of layer %d, which has others or none of its own", at, index - m.kv_layer);
 }
 
@@ -199,6 +232,7 @@ Description read_description(const mr_model_desc& d) {
   Description desc{d.hidden, d.vocab, d.context, d.tied_head != 0, d.norm_eps, or_one(d.embedding_scale), or_one(d.residual_scale),
                    or_one(d.logit_scale), d.logit_cap, {}, {}};
   for (int32_t i = 0; i < d.rope_count; ++i) desc.ropes.push_back(read_rope(element(d.ropes, d.rope_stride, i), i));
+  bool attention = false;
   for (int32_t i = 0; i < d.layer_count; ++i) {
     desc.layers.push_back(element(d.layers, d.layer_stride, i));
     const mr_layer_desc& layer = desc.layers.back();
@@ -207,9 +241,17 @@ Description read_description(const mr_model_desc& d) {
     const Checker of_layer{"layer " + std::to_string(i) + " "};
     of_layer.flag("output_scale", layer.output_scale);
     of_layer.reserved({layer.reserved0});
+    attention = attention || attends(layer.mixer);
   }
+  if (!attention) fail(MR_UNIMPLEMENTED, "model has no layer of attention, which every engine wants");
   desc.layer_input_width = d.layer_input_width;
   return desc;
+}
+
+int64_t state_floats(const Description& d) {
+  int64_t floats = 0;
+  for (const mr_layer_desc& layer : d.layers) floats += state_width(layer.mixer, d.hidden);
+  return floats;
 }
 
 bool whole_texts(const Description& d) {
@@ -231,10 +273,13 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
   if (!in_layer(role)) return role != MR_ROLE_OUTPUT || !desc.tied_head;
   const mr_layer_desc& l = desc.layers[static_cast<size_t>(layer)];
   const auto mixer = [&](uint32_t flags) { return (l.mixer.flags & flags) != 0; };
-  const bool own_keys = l.mixer.kv_layer == 0, own_values = own_keys && !mixer(MR_MIX_VALUE_IS_KEY);
+  const bool attention = attends(l.mixer), delta = l.mixer.kind == MR_MIX_DELTA;
+  const bool own_keys = attention && l.mixer.kv_layer == 0, own_values = own_keys && !mixer(MR_MIX_VALUE_IS_KEY);
   const bool mixture = l.mlp.kind == MR_MLP_EXPERTS, shared = l.experts.shared_width != 0;
   switch (role) {
     case MR_ROLE_ATTN_NORM: return !mixer(MR_MIX_NO_NORM);
+    case MR_ROLE_Q:
+    case MR_ROLE_O: return attention;
     case MR_ROLE_K: return own_keys;
     case MR_ROLE_V: return own_values;
     case MR_ROLE_Q_BIAS: return mixer(MR_MIX_QKV_BIAS);
@@ -269,6 +314,15 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
     case MR_ROLE_EXPERT_END_NORM:
     case MR_ROLE_SHARED_END_NORM: return (l.experts.flags & MR_EXPERTS_APART) != 0;
     case MR_ROLE_EXPERT_SCALE: return (l.experts.flags & MR_EXPERTS_SCALES) != 0;
+    case MR_ROLE_MIX_IN:
+    case MR_ROLE_MIX_CONV:
+    case MR_ROLE_MIX_OUT: return !attention;
+    case MR_ROLE_MIX_GATE:
+    case MR_ROLE_DELTA_BETA:
+    case MR_ROLE_DELTA_ALPHA:
+    case MR_ROLE_DELTA_DT:
+    case MR_ROLE_DELTA_A:
+    case MR_ROLE_DELTA_NORM: return delta;
     default: return true;
   }
 }
@@ -322,6 +376,15 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
     case MR_ROLE_EXPERT_GATE_BIAS:
     case MR_ROLE_EXPERT_UP_BIAS: return set(width, experts);
     case MR_ROLE_EXPERT_DOWN_BIAS: return set(hidden, experts);
+    case MR_ROLE_MIX_IN: return set(hidden, mix_in_width(m, desc.hidden));
+    case MR_ROLE_MIX_CONV: return set(m.conv, conv_width(m, desc.hidden));
+    case MR_ROLE_MIX_OUT: return set(mix_out_width(m, desc.hidden), hidden);
+    case MR_ROLE_MIX_GATE: return set(hidden, attended_width(m));
+    case MR_ROLE_DELTA_BETA:
+    case MR_ROLE_DELTA_ALPHA: return set(hidden, m.heads);
+    case MR_ROLE_DELTA_DT:
+    case MR_ROLE_DELTA_A: return set(m.heads, 1);
+    case MR_ROLE_DELTA_NORM: return set(m.value_dim, 1);
     default: return set(hidden, 1);  // norms, the bias of O and the router of a shared expert
   }
 }
@@ -368,7 +431,9 @@ uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
   const int32_t ndims = (vector ? 1 : 2) + (stack ? 1 : 0);
   if (tensor.ndims != ndims) fail(MR_INVALID_ARGUMENT, "%s has %d dims: want %d", name.c_str(), tensor.ndims, ndims);
   const long long count = stack ? tensor.dims[ndims - 1] : 1;
-  if (count < 1 || count > kMostExperts) fail(MR_INVALID_ARGUMENT, "%s has a last dim of %lld: want 1 to %d", name.c_str(), count, kMostExperts);
+  const int32_t most_count = tensor.role == MR_ROLE_MIX_CONV ? kMostColumns : kMostExperts;
+  if (count < 1 || count > most_count)
+    fail(MR_INVALID_ARGUMENT, "%s has a last dim of %lld: want 1 to %d", name.c_str(), count, most_count);
   if (vector) {
     if (tensor.type != type_f32)
       fail(MR_INVALID_ARGUMENT, "%s has ggml type %d: want 0 (F32)", name.c_str(), tensor.type);

@@ -11,6 +11,8 @@ namespace mr {
 
 // Positions of the longest sequence: the sines of rope are exact up to it at frequency 1.
 constexpr int32_t kMostPositions = 1 << 21;
+// Taps of the longest convolution.
+constexpr int32_t kMostTaps = 64;
 
 // One rotation. divisors is empty or has dims/2 entries.
 struct Rope {
@@ -39,11 +41,35 @@ struct Description {
 // engine computes yet, or a reserved member that is set.
 Description read_description(const mr_model_desc& desc);
 
-// Widths of the rows of a mixer: all heads of Q, of K and of V, and of the values that O reads.
-constexpr int64_t query_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.key_dim; }
+inline bool attends(const mr_mixer_desc& m) { return m.kind == MR_MIX_ATTENTION; }
+inline bool gated_output(const mr_mixer_desc& m) { return (m.flags & MR_MIX_OUT_GATE) != 0; }
+
+// Numbers from one head of Q to the next: a head and its gate, if it has one.
+inline int32_t query_stride(const mr_mixer_desc& m) { return gated_output(m) ? 2 * m.key_dim : m.key_dim; }
+
+// Widths of the rows of a mixer: all heads of Q with their gates, of K and of V, and of the values that O reads.
+inline int64_t query_width(const mr_mixer_desc& m) { return int64_t{m.heads} * query_stride(m); }
 constexpr int64_t key_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads} * m.key_dim; }
 constexpr int64_t value_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads} * m.value_dim; }
 constexpr int64_t attended_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.value_dim; }
+
+// Of a layer that carries a state: the columns of its convolution, and the widths of its input and of its output.
+inline int64_t conv_width(const mr_mixer_desc& m, int32_t hidden) {
+  return m.kind == MR_MIX_CONV ? hidden : 2 * key_width(m) + attended_width(m);
+}
+inline int64_t mix_in_width(const mr_mixer_desc& m, int32_t hidden) {
+  return m.kind == MR_MIX_CONV ? int64_t{3} * hidden : conv_width(m, hidden);
+}
+inline int64_t mix_out_width(const mr_mixer_desc& m, int32_t hidden) { return m.kind == MR_MIX_CONV ? hidden : attended_width(m); }
+
+// Numbers of a layer's state: the inputs of the convolution at the last conv-1 positions, oldest first, and then S by head,
+// (key_dim, value_dim). 0 for attention.
+inline int64_t state_width(const mr_mixer_desc& m, int32_t hidden) {
+  if (attends(m)) return 0;
+  return (m.conv - 1) * conv_width(m, hidden) + (m.kind == MR_MIX_DELTA ? int64_t{m.heads} * m.key_dim * m.value_dim : 0);
+}
+// The same over all layers. 0: no layer carries a state.
+int64_t state_floats(const Description& d);
 
 // Whether a layer sees later positions, so that a segment is a whole text.
 bool whole_texts(const Description& d);
@@ -57,7 +83,7 @@ float attention_scale(const mr_mixer_desc& m);
 bool known_role(int32_t role);
 bool in_layer(int32_t role);   // a tensor of layers, or of the model
 bool is_vector(int32_t role);  // a vector, or a stack of vectors, of F32; else a matrix or a stack of them
-bool is_stack(int32_t role);   // one for each expert: one dimension more
+bool is_stack(int32_t role);   // one for each expert, or for each column of a convolution: one dimension more
 // The layer is ignored for roles outside the layers.
 bool has_role(const Description& desc, int32_t role, int32_t layer);
 // Dims that a role does not have are 1.

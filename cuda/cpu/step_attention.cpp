@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mathfn.h"
+#include "route.h"
 #include "step_forward.h"
 #include "step_phase.h"
 
@@ -25,13 +26,13 @@ void StepForward::mix(const StepPlan& plan, int32_t index, const Cut& o) {
   float* const outputs[3] = {space_.qkv, space_.qkv + query_width(m), space_.qkv + query_width(m) + key_width(m)};
   const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0;
   const bool whole = m.key_dim % panel_rows == 0 && !by_row;
-  const Cut qkv = qkv_cut(index);
+  const Cut qkv = mix_cut(index);
   with_prepared(space_.x, desc_.hidden, l.attn_norm, qkv, qkv.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     const Piece p = qkv.at(task);
     multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, outputs[p.index],
              space_.qkv_width, p.first, p.last, weights_after(qkv, task, thread, o));
     if (!whole) return;
-    const int64_t head_panels = m.key_dim / panel_rows;
+    const int64_t head_panels = (p.index == 0 ? query_stride(m) : m.key_dim) / panel_rows;
     for (int64_t h = p.first / head_panels; h < p.last / head_panels; ++h)
       finish_head(plan, index, static_cast<Part>(p.index), static_cast<int32_t>(h));
   });
@@ -45,6 +46,19 @@ void StepForward::mix(const StepPlan& plan, int32_t index, const Cut& o) {
     });
   }
   attend(plan, index);
+  if (gated_output(m)) gate_outputs(m);
+}
+
+// Multiplies what attention returns by the gates of its heads, which lie next to them in Q.
+void StepForward::gate_outputs(const mr_mixer_desc& m) {
+  each_token([&](int64_t t) {
+    for (int32_t h = 0; h < m.heads; ++h) {
+      float* const gate = space_.qkv + t * space_.qkv_width + int64_t{h} * query_stride(m) + m.key_dim;
+      float* const out = space_.attention + t * attended_width(m) + int64_t{h} * m.value_dim;
+      sigmoid(ops_, gate, m.value_dim);
+      ops_.mul(out, gate, m.value_dim, out);
+    }
+  });
 }
 
 // Biases and norms of whole rows of Q and K.
@@ -76,13 +90,14 @@ void StepForward::finish_head(const StepPlan& plan, int32_t index, Part part, in
   const int32_t dim = m.key_dim;
   const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0, done = by_row && part != Part::value;
   const bool value_is_key = part == Part::key && (m.flags & MR_MIX_VALUE_IS_KEY) != 0, norms_value = (m.flags & MR_MIX_V_NORM) != 0;
-  const int64_t first_head = part == Part::query ? 0 : part == Part::key ? m.heads : m.heads + m.kv_heads;
+  const int64_t first = part == Part::query ? 0 : part == Part::key ? query_width(m) : query_width(m) + key_width(m);
+  const int32_t stride = part == Part::query ? query_stride(m) : dim;  // from head to head
   const float* bias = done ? nullptr : part == Part::query ? l.q_bias : part == Part::key ? l.k_bias : l.v_bias;
   const float* const norm = done || part == Part::value ? nullptr : part == Part::query ? l.q_norm : l.k_norm;
   const Rope* const rope = part == Part::value || m.rope < 0 ? nullptr : &desc_.ropes[static_cast<size_t>(m.rope)];
   const float* rotations = rope == nullptr ? nullptr : space_.rotations + rope_at_[static_cast<size_t>(m.rope)];
-  if (bias != nullptr) bias += static_cast<int64_t>(head) * dim;
-  float* x = space_.qkv + (first_head + head) * dim;
+  if (bias != nullptr) bias += static_cast<int64_t>(head) * stride;
+  float* x = space_.qkv + first + int64_t{head} * stride;
   int32_t token = 0;
   const auto store = [&](const float* key, const float* value, int32_t block, int32_t offset) {
     ops_.kv_store(key, value, layout, block, offset, head, kv_.keys(index), kv_.values(index));
@@ -91,7 +106,7 @@ void StepForward::finish_head(const StepPlan& plan, int32_t index, Part part, in
     const int32_t* const blocks = plan.block_ids.data() + s.block_offset;
     for (int32_t position = s.first_position; position < s.first_position + s.count; ++position, ++token) {
       const int32_t block = blocks[position / config_.block_size], offset = position % config_.block_size;
-      if (bias != nullptr) ops_.add(x, bias, dim, x);
+      if (bias != nullptr) ops_.add(x, bias, stride, x);
       if (value_is_key) {
         float* const v = x + int64_t{m.kv_heads} * dim;
         if (!by_row) std::copy(x, x + dim, v);
@@ -119,7 +134,7 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
   int32_t rows = 0;
   for (int32_t t = tile.token; t < tile.token + tile.count; ++t)
     for (int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h, ++rows) {
-      own.q[rows] = space_.qkv + t * space_.qkv_width + static_cast<int64_t>(h) * dim;
+      own.q[rows] = space_.qkv + t * space_.qkv_width + static_cast<int64_t>(h) * query_stride(m);
       own.out[rows] = space_.attention + t * out_width + static_cast<int64_t>(h) * dim;
       own.first[rows] = first_key(t, m);
       own.visible[rows] = end_key(tile, t, m);

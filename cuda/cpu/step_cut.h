@@ -17,7 +17,7 @@ struct Piece {  // panels [first, last) of the matrix that is `index`th in its c
 
 // Tasks of `chunk` panels each (a matrix's last may have fewer), the matrices one after another.
 struct Cut {
-  static constexpr int32_t most = 3;  // matrices
+  static constexpr int32_t most = 4;  // matrices
 
   const Matrix* matrices[most] = {};
   int32_t count = 0;
@@ -25,7 +25,7 @@ struct Cut {
   int64_t end[most] = {};  // the task behind each matrix's last
   int64_t tasks = 0;
 
-  // panels_a_task >= 1; at least one and at most three matrices, which must outlive the cut. Null ones are left out.
+  // panels_a_task >= 1; at least one and at most four matrices, which must outlive the cut. Null ones are left out.
   Cut(std::initializer_list<const Matrix*> of, int64_t panels_a_task);
 
   Piece at(int64_t task) const;  // 0 <= task < tasks

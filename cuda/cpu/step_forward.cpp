@@ -24,6 +24,7 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
       ops_(vec_ops(isa_)),
       threads_(model_->device()->threads),
       kv_(model_->device()->ledger, desc_, config),
+      states_(model_->device()->ledger, desc_, config),
       memory_(model_->device()->ledger.allocate(StepWorkspace(*model_, config, threads_.size(), nullptr).bytes,
                                                 MR_PURPOSE_WORKSPACE, false)),
       space_(*model_, config, threads_.size(), memory_.as<uint8_t>()),
@@ -37,7 +38,14 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
     rope_frequencies(rope.dims, rope.base, rope.scale, rope.divisors.empty() ? nullptr : rope.divisors.data(), space_.frequencies + at / 4);
     at += rope_floats(rope.dims);
   }
+  lay_out_taps();
   const size_t tokens = static_cast<size_t>(config.max_batched_tokens);
+  if (states_.floats != 0) {
+    chains_.reserve(tokens);
+    chained_.reserve(tokens);
+    chained_tokens_.reserve(tokens);
+    segment_token_.reserve(tokens);
+  }
   token_status_.resize(tokens);
   positions_.resize(tokens);
   tiles_.reserve(tokens);
@@ -60,14 +68,20 @@ const uint8_t* StepForward::weights_after(const Cut& cut, int64_t task, int thre
   return then.begin(then.tasks * thread / threads_.size());
 }
 
-Cut StepForward::qkv_cut(int32_t index) const {
+// The first GEMMs of a layer.
+Cut StepForward::mix_cut(int32_t index) const {
   const Layer& l = model_->layer(index);
-  // Where heads are whole panels a task is whole heads.
-  const int32_t dim = desc_.mixer(index).key_dim;
-  const int64_t grain = dim % panel_rows == 0 ? dim / panel_rows : 1;
+  const mr_mixer_desc& m = desc_.mixer(index);
   int64_t total = 0;
-  for (const Matrix* m : {l.q, l.k, l.v})
-    if (m != nullptr) total += panels(m->out);
+  if (!attends(m)) {
+    for (const Matrix* matrix : {l.mix_in, l.mix_gate, l.delta_beta, l.delta_alpha})
+      if (matrix != nullptr) total += panels(matrix->out);
+    return Cut({l.mix_in, l.mix_gate, l.delta_beta, l.delta_alpha}, task_panels(total));
+  }
+  // Where heads are whole panels a task is whole heads, with their gates.
+  const int64_t grain = m.key_dim % panel_rows == 0 ? query_stride(m) / panel_rows : 1;
+  for (const Matrix* matrix : {l.q, l.k, l.v})
+    if (matrix != nullptr) total += panels(matrix->out);
   return Cut({l.q, l.k, l.v}, std::max<int64_t>(1, task_panels(total) / grain) * grain);
 }
 
@@ -81,6 +95,7 @@ Cut StepForward::head_cut() const {
 
 void StepForward::run(StepPlan& plan, const std::function<bool()>& masks) {
   begin(plan);
+  chain_segments(plan);
   if (tokens_ != 0) {
     tiled_ = nullptr;
     embed(plan);
@@ -92,11 +107,25 @@ void StepForward::run(StepPlan& plan, const std::function<bool()>& masks) {
   if (!plan.tokens.empty()) read_bytes(plan);
 }
 
+// The taps of files lie column by column.
+void StepForward::lay_out_taps() {
+  for (int32_t i = 0; i < desc_.layer_count(); ++i) {
+    const mr_mixer_desc& m = desc_.mixer(i);
+    if (attends(m)) continue;
+    const int64_t width = conv_width(m, desc_.hidden);
+    for (int64_t c = 0; c < width; ++c)
+      for (int32_t j = 0; j < m.conv; ++j)
+        space_.conv_taps[static_cast<size_t>(i)][j * width + c] = model_->layer(i).mix_conv[c * m.conv + j];
+  }
+}
+
 void StepForward::pre_op(StepPlan::PreOp& op) {
   switch (op.kind) {
     case MR_PRE_BLOCK_COPY: return kv_.copy_block(op.src, op.dst);
     case MR_PRE_BLOCK_OUT: return kv_.copy_out(op.src, op.host);
     case MR_PRE_BLOCK_IN: return kv_.copy_in(op.host, op.dst);
+    case MR_PRE_STATE_OUT:
+    case MR_PRE_STATE_IN: return copy_state(op);
     default: break;  // SLOT_SET: the checker lets nothing else pass
   }
   Slot& slot = slots_[static_cast<size_t>(op.slot)];
@@ -168,10 +197,13 @@ void StepForward::prepare(const float* x, int64_t width, const Cut& cut, int64_t
 void StepForward::layer(const StepPlan& plan, int32_t index) {
   const Layer& l = model_->layer(index);
   const bool dense = l.gate != nullptr;
-  const Cut o = cut(l.o), mlp = cut(dense ? l.gate : l.router);
-  mix(plan, index, o);
-  project(space_.attention, attended_width(desc_.mixer(index)), o, l.o_bias, l.attn_end_norm, mlp);
-  const Cut next = index + 1 < desc_.layer_count() ? qkv_cut(index + 1) : head_cut();
+  const mr_mixer_desc& m = desc_.mixer(index);
+  const Cut out = cut(attends(m) ? l.o : l.mix_out), mlp = cut(dense ? l.gate : l.router);
+  if (attends(m)) mix(plan, index, out);
+  else if (m.kind == MR_MIX_DELTA) gated_delta(plan, index, out);
+  else short_convolution(plan, index, out);
+  project(space_.attention, out.matrices[0]->in, out, l.o_bias, l.attn_end_norm, mlp);
+  const Cut next = index + 1 < desc_.layer_count() ? mix_cut(index + 1) : head_cut();
   const Cut after = l.input_gate == nullptr ? next : cut(l.input_gate);
   if (dense) {
     const Cut down = cut(l.down);
@@ -256,7 +288,7 @@ void StepForward::hidden_rows(StepPlan& plan) {
 // The inputs of all layers of all tokens, from their embeddings and rows of the second embedding.
 void StepForward::layer_inputs(const StepPlan& plan) {
   const int64_t width = desc_.layer_input_width, all = layer_inputs_width(desc_);
-  const Cut projection = cut(model_->input_projection()), first = qkv_cut(0);
+  const Cut projection = cut(model_->input_projection()), first = mix_cut(0);
   with_prepared(space_.x, desc_.hidden, nullptr, projection, projection.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     const Piece p = projection.at(task);
     multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, space_.layer_inputs, all, p.first, p.last,
@@ -308,7 +340,7 @@ void StepForward::heads(StepPlan& plan, const std::function<bool()>& masks) {
     (void)masks();
     return;
   }
-  const Cut head = head_cut(), first = qkv_cut(0);
+  const Cut head = head_cut(), first = mix_cut(0);
   const int64_t hidden = desc_.hidden;
   for (size_t begin = 0; begin < rows_.size();) {
     // The residual rows move to the front of the norm buffer; tokens_ counts them, so that products see a batch.
@@ -396,7 +428,8 @@ void StepForward::row(StepPlan& plan, const LogitRow& r, const float* logits, in
                                     plan.candidates.data() + out.candidate_offset);
 }
 
-// Every weight once, of stacks the experts that the step used, the embedding by row; keys and values of every position a segment sees.
+// Every weight once, of stacks the experts that the step used, the embedding by row; keys and values of every position a segment sees,
+// the state that it begins with.
 void StepForward::read_bytes(StepPlan& plan) const {
   uint64_t bytes = expert_bytes_;
   for (int32_t i = 0; i < desc_.layer_count(); ++i) {
@@ -404,12 +437,15 @@ void StepForward::read_bytes(StepPlan& plan) const {
       if (m != nullptr) bytes += m->bytes;
     bytes += 2 * sizeof(float) * static_cast<uint64_t>(desc_.hidden);
     const mr_mixer_desc& m = desc_.mixer(i);
+    if (!attends(m)) continue;
     const uint64_t position = static_cast<uint64_t>((key_width(m) + value_width(m)) * kv_.layout(i).element());
     for (const mr_segment& s : plan.segments) {
       const int32_t positions = s.first_position + s.count;
       bytes += position * static_cast<uint64_t>(m.window == 0 ? positions : std::min(positions, m.window + s.count - 1));
     }
   }
+  for (const mr_segment& s : plan.segments)
+    if (s.first_position != 0) bytes += static_cast<uint64_t>(states_.floats) * sizeof(float);
   if (!rows_.empty()) bytes += model_->head().bytes;
   bytes += plan.tokens.size() * (model_->embedding().bytes / static_cast<uint64_t>(desc_.vocab));
   if (desc_.layer_input_width != 0)

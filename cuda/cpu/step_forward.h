@@ -10,6 +10,7 @@
 #include "kv.h"
 #include "ledger.h"
 #include "model.h"
+#include "runner_config.h"
 #include "sampler.h"
 #include "slot.h"
 #include "step_cut.h"
@@ -41,6 +42,24 @@ class StepForward {
     int32_t expert;
     int32_t first, rows;  // among the piece's rows, which are listed by expert
   };
+  struct Chain {            // the segments of one slot in the step, each of which goes on where the one before it ended
+    int32_t first_segment;  // into chained_
+    int32_t segments;
+    int32_t first_token;    // into chained_tokens_
+    int32_t from;           // the state that it begins with; -1 = zeros
+  };
+  struct ChainedToken {
+    int32_t token, chain;
+  };
+  // The states of all slots, and the saved ones. A fresh state holds anything: it is written before it is read.
+  struct States {
+    States(Ledger& ledger, const Description& model, const mr_runner_config& config);  // throws RESOURCE_EXHAUSTED
+    float* of(int32_t state, int32_t layer) const { return memory.as<float>() + state * floats + at[static_cast<size_t>(layer)]; }
+
+    const int64_t floats;     // of a state; 0 = no layer carries one
+    const Memory memory;
+    std::vector<int64_t> at;  // by layer: where its numbers begin in a state
+  };
   struct LogitRow {  // one sample row (index >= 0) or score row (~index)
     int32_t token;
     int32_t index;
@@ -65,7 +84,7 @@ class StepForward {
   void layer(const StepPlan& plan, int32_t index);
   void layer_inputs(const StepPlan& plan);
   void add_layer_input(int32_t index, const Cut& gate, const Cut& then);
-  Cut qkv_cut(int32_t index) const;
+  Cut mix_cut(int32_t index) const;
   Cut cut(const Matrix* m) const;
   Cut head_cut() const;
   const uint8_t* weights_after(const Cut& cut, int64_t task, int thread, const Cut& then) const;
@@ -74,6 +93,20 @@ class StepForward {
   void with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body);
   void prepare(const float* x, int64_t width, const Cut& cut, int64_t t0, int64_t t1, const Prepared& into) const;
   void mix(const StepPlan& plan, int32_t index, const Cut& o);
+  void gate_outputs(const mr_mixer_desc& m);
+  void chain_segments(const StepPlan& plan);
+  void copy_state(const StepPlan::PreOp& op) const;
+  void lay_out_taps();
+  const float* before(const Chain& chain, int32_t index) const;
+  void inputs_of(const Chain& chain, int32_t conv, int64_t width, int32_t n, const float* rows, const float* before,
+                 const float** out) const;
+  template <class Body>
+  void convolve(int32_t index, const float* rows, Body body);
+  void keep_inputs(const StepPlan& plan, int32_t index, const Chain& chain, const float* rows, int thread);
+  void mix_products(int32_t index, const Cut& cut, float* const* outputs, const int64_t* widths, const Cut& then);
+  void short_convolution(const StepPlan& plan, int32_t index, const Cut& out);
+  void gated_delta(const StepPlan& plan, int32_t index, const Cut& out);
+  void delta_head(const StepPlan& plan, int32_t index, const Chain& chain, int32_t head, int thread);
   void norm_rows(int32_t index);
   void finish_head(const StepPlan& plan, int32_t index, Part part, int32_t head);
   AttentionArgs attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
@@ -107,6 +140,7 @@ class StepForward {
   const VecOps& ops_;
   Threads& threads_;
   KvCache kv_;
+  States states_;
   Memory memory_;
   StepWorkspace space_;
   std::vector<Slot> slots_;
@@ -123,6 +157,11 @@ class StepForward {
   std::vector<Tile> long_tiles_;  // those of tiles_ whose chunks the threads share: they are in this list alone
   std::vector<LogitRow> rows_;    // by token
   std::vector<ActiveExpert> active_;  // by ascending expert
+  // Empty without layers that carry a state.
+  std::vector<Chain> chains_;
+  std::vector<int32_t> chained_;               // segments, chain by chain
+  std::vector<ChainedToken> chained_tokens_;   // chain by chain
+  std::vector<int32_t> segment_token_;         // by segment: its first token
   uint64_t expert_bytes_ = 0;     // of the experts' weights that the step read
 };
 

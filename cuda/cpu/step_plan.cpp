@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "runner_config.h"
 
 namespace mr {
 namespace {
@@ -35,9 +36,13 @@ StepChecker::StepChecker(const mr_runner_config& config, const Description& desc
       context_(desc.context),
       positions_(positions),
       whole_texts_(whole_texts(desc)),
+      states_(state_floats(desc) != 0),
       views_(static_cast<size_t>(config.max_sequences)) {
   undo_.reserve(views_.size() + static_cast<size_t>(config.max_batched_tokens) +
                 static_cast<size_t>(config.max_sample_rows));
+  if (!states_) return;
+  read_.assign(static_cast<size_t>(state_count(config)), kUnread);
+  host_read_.assign(static_cast<size_t>(config.host_states), kUnread);
 }
 
 void StepChecker::reserve(StepPlan& plan) const {
@@ -89,6 +94,9 @@ StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const ch
 void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also) {
   undo_.clear();
   undo_written_.clear();
+  undo_read_ = read_;
+  undo_host_read_ = host_read_;
+  users_.assign(read_.size(), Users{});
   plan.pre_ops.clear();
   plan.segments.clear();
   plan.tokens.clear();
@@ -117,6 +125,8 @@ void StepChecker::undo() {
   undo_.clear();
   for (const int32_t block : undo_written_) host_written_[static_cast<size_t>(block)] = false;
   undo_written_.clear();
+  read_ = undo_read_;
+  host_read_ = undo_host_read_;
 }
 
 void StepChecker::take_back() {
@@ -186,6 +196,8 @@ void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {
       view.length = op.history_count;
     } else if (op.kind == MR_PRE_BLOCK_COPY || op.kind == MR_PRE_BLOCK_OUT || op.kind == MR_PRE_BLOCK_IN) {
       take_block(op, i, p);
+    } else if (op.kind == MR_PRE_STATE_OUT || op.kind == MR_PRE_STATE_IN) {
+      take_state(op, i, p);
     } else {
       fail(MR_INVALID_ARGUMENT, "pre-operation %d: unknown kind %d", i, op.kind);
     }
@@ -207,6 +219,58 @@ void StepChecker::take_block(const mr_pre_op& op, int32_t index, StepPlan::PreOp
   if (to_host) write_host(op.dst_block);
   to.src = op.src_block;
   to.dst = op.dst_block;
+}
+
+void StepChecker::take_state(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to) {
+  const auto check = [index](const char* what, int32_t value, int32_t most) {
+    if (value < 0 || value > most)
+      fail(MR_INVALID_ARGUMENT, "pre-operation %d: %s %d, wanted 0 .. %d", index, what, value, most);
+  };
+  if (!states_) fail(MR_INVALID_ARGUMENT, "pre-operation %d: copies a state, but no layer of the model carries one", index);
+  const bool out = op.kind == MR_PRE_STATE_OUT;
+  check("slot", op.slot, config_.max_sequences - 1);
+  check("state", out ? op.src_block : op.dst_block, config_.saved_states);
+  check("state of host memory", out ? op.dst_block : op.src_block, config_.host_states - 1);
+  to.slot = op.slot;
+  to.src = out ? state_index(config_, op.slot, op.src_block) : op.src_block;
+  to.dst = out ? op.dst_block : state_index(config_, op.slot, op.dst_block);
+  const int32_t read = out ? read_[static_cast<size_t>(to.src)] : host_read_[static_cast<size_t>(to.src)];
+  if (read == kUnread)
+    fail(MR_INVALID_ARGUMENT, "pre-operation %d: state %d of %s was never written", index, op.src_block,
+         out ? "the device" : "host memory");
+  (out ? host_read_[static_cast<size_t>(to.dst)] : read_[static_cast<size_t>(to.dst)]) = read;
+}
+
+// The states of a segment whose other members are checked, by their indexes from here on.
+void StepChecker::take_states(mr_segment& s, int32_t index, const View& slot) {
+  for (const int32_t id : {s.state_from, s.state_to})
+    if (states_ ? id < 0 || id > config_.saved_states : id != 0)
+      fail(MR_INVALID_ARGUMENT, "segment %d: names state %d, wanted 0 .. %d", index, id, states_ ? config_.saved_states : 0);
+  if (!states_) return;
+  const int32_t from_id = s.state_from, to_id = s.state_to;
+  s.state_from = state_index(config_, s.slot, from_id);
+  s.state_to = state_index(config_, s.slot, to_id);
+  const auto other = [&s](int32_t slot) { return slot != kNoSlot && slot != s.slot; };
+  if (slot.fed_step == accepted_ + 1 && s.state_from != slot.state)
+    fail(MR_INVALID_ARGUMENT, "segment %d: reads state %d of slot %d, but the segment before it wrote another", index, from_id, s.slot);
+  if (s.first_position > 0) {
+    const int32_t read = read_[static_cast<size_t>(s.state_from)];
+    if (read != s.first_position)
+      fail(MR_INVALID_ARGUMENT, "segment %d: begins at position %d of slot %d, but its state %d has read %d", index, s.first_position,
+           s.slot, from_id, read);
+    Users& users = users_[static_cast<size_t>(s.state_from)];
+    if (other(users.writer))
+      fail(MR_INVALID_ARGUMENT, "segment %d: slot %d reads state %d, which slot %d writes in this step", index, s.slot, from_id,
+           users.writer);
+    users.reader = other(users.reader) ? kManySlots : s.slot;
+  }
+  Users& users = users_[static_cast<size_t>(s.state_to)];
+  if (other(users.writer))
+    fail(MR_INVALID_ARGUMENT, "segment %d: slot %d writes state %d, which slot %d writes in this step", index, s.slot, to_id, users.writer);
+  if (other(users.reader))
+    fail(MR_INVALID_ARGUMENT, "segment %d: slot %d writes state %d, which another slot reads in this step", index, s.slot, to_id);
+  users.writer = s.slot;
+  read_[static_cast<size_t>(s.state_to)] = s.first_position + s.count;
 }
 
 void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
@@ -253,12 +317,14 @@ void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
         fail(MR_INVALID_ARGUMENT, "segment %d: block table entry %d is %d, wanted 0 .. %d", i, b, blocks[b],
              config_.kv_blocks - 1);
     take_tokens(step, s, i, static_cast<int32_t>(first), plan);
+    take_states(s, i, view);
     s.block_offset = static_cast<int32_t>(plan.block_ids.size());
     s.block_count = static_cast<int32_t>(needed);
     plan.block_ids.insert(plan.block_ids.end(), blocks, blocks + needed);
     View& changed = change(s.slot);
     changed.length = static_cast<int32_t>(end);
     changed.fed_step = accepted_ + 1;
+    changed.state = s.state_to;
     first += s.count;
     plan.segments.push_back(s);
   }

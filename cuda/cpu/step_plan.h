@@ -16,14 +16,15 @@ struct StepPlan {
     int32_t kind;  // MR_PRE_*
     int32_t slot;
     uint32_t generation;
-    int32_t src, dst;              // MR_PRE_BLOCK_*: blocks of the device or, of OUT's dst and IN's src, of host memory
+    // MR_PRE_BLOCK_*: blocks of the device or, of OUT's dst and IN's src, of host memory. MR_PRE_STATE_*: states, by state_index.
+    int32_t src, dst;
     SlotParams params;
     std::vector<int32_t> history;  // of SLOT_SET: the slot's first positions
-    uint8_t* host;                 // of OUT and IN, where the engine says so: the block of host memory
+    uint8_t* host;                 // of OUT and IN, where the engine says so: the block or state of host memory
   };
 
   std::vector<PreOp> pre_ops;
-  std::vector<mr_segment> segments;   // block_offset counts within block_ids below
+  std::vector<mr_segment> segments;   // block_offset counts within block_ids below; states are by state_index
   std::vector<int32_t> tokens;
   std::vector<int32_t> block_ids;
   std::vector<mr_sample_row> samples;
@@ -70,11 +71,18 @@ class StepChecker {
     int32_t length = 0;
     uint64_t sampled_step = 0;  // the last step that samples for it, 0 = none
     uint64_t fed_step = 0;      // the last step with a segment of it
+    int32_t state = 0;          // which that segment wrote
   };
   struct Undo {
     int32_t slot;
     View view;
   };
+  // Slots whose segments name a state in the step that is checked.
+  struct Users {
+    int32_t reader = kNoSlot, writer = kNoSlot;
+  };
+  static constexpr int32_t kNoSlot = -1, kManySlots = -2;
+  static constexpr int32_t kUnread = -1;  // what a state has read that no step has written
 
   View& change(int32_t slot);
   void write_host(int32_t block);
@@ -84,6 +92,8 @@ class StepChecker {
   void take_flags(const mr_step& step, StepPlan& plan) const;
   void take_pre_ops(const mr_step& step, StepPlan& plan);
   void take_block(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to);
+  void take_state(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to);
+  void take_states(mr_segment& segment, int32_t index, const View& slot);
   void take_history(const mr_pre_op& op, const char* where, StepPlan::PreOp& to) const;
   void take_segments(const mr_step& step, StepPlan& plan);
   void take_tokens(const mr_step& step, const mr_segment& segment, int32_t index, int32_t first, StepPlan& plan);
@@ -94,11 +104,16 @@ class StepChecker {
   const mr_runner_config config_;
   const int32_t vocab_, context_, positions_;
   const bool whole_texts_;  // a segment is one
+  const bool states_;       // layers carry them
   uint64_t accepted_ = 0;  // steps
   std::vector<View> views_;
   std::vector<Undo> undo_;
   std::vector<bool> host_written_;     // by block of host memory, up to the highest that an accepted step writes: whether one does
   std::vector<int32_t> undo_written_;  // blocks that the step accepted last is the first to write
+  // Up to which position each state and each state of host memory has read, and the same before the step accepted last. Empty if no
+  // layer carries a state.
+  std::vector<int32_t> read_, host_read_, undo_read_, undo_host_read_;
+  std::vector<Users> users_;
 };
 
 }  // namespace mr

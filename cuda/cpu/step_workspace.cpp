@@ -78,12 +78,26 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   int32_t most_heads = 0, least_heads = INT32_MAX, most_group = 0, most_dim = 0;
   bool branches = d.layer_input_width != 0;
   int64_t most_used = 0, expert_width = 0;
+  int64_t columns = 0, kept = 0, delta_width = 0, delta_columns = 0;
+  int32_t delta_heads = 0;
   most_experts = 0;
   qkv_width = rotation_width = 0;
   for (const mr_layer_desc& l : d.layers) {
     const mr_mixer_desc& m = l.mixer;
-    qkv_width = std::max(qkv_width, query_width(m) + key_width(m) + value_width(m));
-    attended = std::max(attended, attended_width(m));
+    if (attends(m)) {
+      qkv_width = std::max(qkv_width, query_width(m) + key_width(m) + value_width(m));
+      attended = std::max(attended, attended_width(m));
+    } else {
+      qkv_width = std::max(qkv_width, mix_in_width(m, d.hidden));
+      attended = std::max(attended, mix_out_width(m, d.hidden));
+      columns = std::max(columns, conv_width(m, d.hidden));
+      kept = std::max(kept, (m.conv - 1) * conv_width(m, d.hidden));
+    }
+    if (m.kind == MR_MIX_DELTA) {
+      delta_heads = std::max(delta_heads, m.heads);
+      delta_width = std::max(delta_width, attended_width(m));
+      delta_columns = std::max(delta_columns, conv_width(m, d.hidden));
+    }
     inner = std::max<int64_t>({inner, l.mlp.width, l.experts.shared_width});
     if (l.mlp.kind == MR_MLP_EXPERTS) {
       most_experts = std::max<int64_t>(most_experts, l.experts.count);
@@ -91,10 +105,12 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
       expert_width = std::max<int64_t>(expert_width, l.mlp.width);
       branches = true;
     }
-    most_heads = std::max(most_heads, m.kv_heads);
-    least_heads = std::min(least_heads, m.kv_heads);
-    most_group = std::max(most_group, m.heads / m.kv_heads);
-    most_dim = std::max(most_dim, m.key_dim);
+    if (attends(m)) {
+      most_heads = std::max(most_heads, m.kv_heads);
+      least_heads = std::min(least_heads, m.kv_heads);
+      most_group = std::max(most_group, m.heads / m.kv_heads);
+      most_dim = std::max(most_dim, m.key_dim);
+    }
     branches = branches || (m.flags & MR_MIX_END_NORM) != 0 || (l.mlp.flags & MR_MLP_END_NORM) != 0;
   }
   for (const Rope& rope : d.ropes) rotation_width += rope_floats(rope.dims);
@@ -120,6 +136,12 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   rotations = floats(tokens, rotation_width);
   layer_inputs = inputs_width == 0 ? nullptr : floats(tokens, inputs_width);
   logits = floats(static_cast<uint64_t>(logit_rows), vocab_stride);
+  mix_gates = floats(tokens, delta_width);
+  betas = floats(tokens, delta_heads);
+  alphas = floats(tokens, delta_heads);
+  convolved = floats(tokens, delta_columns);
+  for (const mr_layer_desc& l : d.layers)
+    conv_taps.push_back(attends(l.mixer) ? nullptr : floats(static_cast<uint64_t>(l.mixer.conv), conv_width(l.mixer, d.hidden)));
   expert_rows = most_used == 0 ? 0 : std::clamp<int64_t>(most_expert_rows / most_used, 1, config.max_batched_tokens);
   const uint64_t rows = static_cast<uint64_t>(expert_rows * most_used);
   router_logits = floats(tokens, most_experts);
@@ -154,6 +176,10 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     p.prepared = prepared_for(layout, kinds, widest, few_tokens);
     p.panel[0] = floats(1, panel_floats);
     p.panel[1] = floats(1, panel_floats);
+    p.convolved = columns == 0 ? nullptr : floats(1, columns);
+    p.inputs = columns == 0 ? nullptr : floats(1, kept);
+    p.decay = delta_heads == 0 ? nullptr : floats(tokens, 1);
+    p.beta = delta_heads == 0 ? nullptr : floats(tokens, 1);
     p.input_row = inputs_width == 0 ? nullptr : floats(1, inputs_width);
     p.attention = floats(1, attention_scratch(tile_rows, pad_dim(most_dim)));
     p.q = layout.take<const float *>(static_cast<uint64_t>(tile_rows));

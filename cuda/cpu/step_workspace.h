@@ -36,6 +36,11 @@ struct StepWorkspace {
     float* panel[2];       // results of a task's GEMM: tokens x 16 * task_panels
     float* input_row;      // inputs of all layers of one token; null without them
     float* attention;      // scratch of one attention tile
+    // Of layers that carry a state; null without them.
+    float* convolved;      // columns of one token
+    float* inputs;         // of the convolution, that a chain begins with
+    float* decay;          // (T)
+    float* beta;           // (T)
     const float** q;       // rows of a tile
     float** out;
     int32_t* visible;
@@ -47,7 +52,7 @@ struct StepWorkspace {
   // Tokens T = max_batched_tokens; f32 unless stated.
   float* x;          // (T, hidden) residual stream
   float* norm;       // (T, hidden)
-  float* qkv;        // (T, qkv_width): a layer's Q, K and V, one after another
+  float* qkv;        // (T, qkv_width): a layer's Q, K and V, one after another, or what a layer that carries a state makes of its input
   float* attention;  // (T, attended width): what attention gives
   float* ffn;        // (T, width): activation(gate) * up
   float* branch;     // (T, hidden): a branch before its end norm, or of experts; null where no layer has one
@@ -59,6 +64,13 @@ struct StepWorkspace {
   int32_t* history;     // (max_sequences, positions)
   Prepared prepared;    // of T tokens
   std::vector<PerThread> threads;
+
+  // Of layers that carry a state; null without them.
+  float* mix_gates;  // (T, heads*value_dim)
+  float* betas;      // (T, heads)
+  float* alphas;     // (T, heads)
+  float* convolved;  // (T, conv_width): queries, keys and values
+  std::vector<float*> conv_taps;  // by layer: (conv, conv_width), the columns of a tap one after another; null of attention
 
   // Of experts; null where no layer has them. A row is one of expert_rows tokens at one of its experts, of which there are R = expert_rows
   // times the most experts used; rows lie by expert.

@@ -13,6 +13,17 @@
 
 namespace mr::cpu {
 
+// The gated delta rule of one head at `count` positions, one after another. Rows of positions lie `stride` floats apart, those of
+// out `out_stride`. At each: S = decay S; S = S + k (beta (v - k^T S))^T; out = q^T S.
+struct DeltaArgs {
+  float* s;                      // (key_dim, value_dim)
+  int32_t key_dim, value_dim;
+  int64_t count, stride, out_stride;
+  const float *q, *k, *v;        // of the first position
+  const float *decay, *beta;     // (count)
+  float* out;
+};
+
 struct VecOps {
   // out[i] = a[i] * (1 / sqrt(mean(a^2) + eps)) * weight[i]; a null weight is ones; out may be a.
   void (*rms_norm)(const float* a, const float* weight, float eps, int64_t n, float* out);
@@ -33,6 +44,12 @@ struct VecOps {
   void (*exp)(const float* a, int64_t n, float* out);  // at most 1.01 ulp; 0 below -87.3
   // Rotates the first `dims` values of one head in place; `turns` comes from rope_turns of the same style.
   void (*rope)(float* head, const float* turns, int32_t dims, int32_t style);
+
+  // out[i] = sum over j < count, ascending, of taps[j * n + i] * rows[j][i]; a null row is zeros.
+  void (*convolve)(const float* const* rows, const float* taps, int32_t count, int64_t n, float* out);
+  // out = a * factor / sqrt(sum of squares + 1e-6); out may be a.
+  void (*unit)(const float* a, float factor, int64_t n, float* out);
+  void (*delta)(const DeltaArgs& args);
 
   // Stores a key head and a value head (head_dim values each; null: not this one) into the cache at one token of a block:
   // see KvLayout.

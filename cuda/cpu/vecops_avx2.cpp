@@ -7,6 +7,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #define MR_VEC_WIDTH 8
 #include "attention_kernels.h"
+#include "delta_kernels.h"
 #include "sampler_kernels.h"
 #include "vecops_kernels.h"
 #include "vecops_table.h"

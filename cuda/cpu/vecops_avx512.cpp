@@ -7,6 +7,7 @@
 #pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")
 #define MR_VEC_WIDTH 16
 #include "attention_kernels.h"
+#include "delta_kernels.h"
 #include "sampler_kernels.h"
 #include "vecops_kernels.h"
 #include "vecops_table.h"

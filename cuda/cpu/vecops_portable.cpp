@@ -2,6 +2,7 @@
 #pragma GCC optimize("fp-contract=off")
 #define MR_VEC_WIDTH 4
 #include "attention_kernels.h"
+#include "delta_kernels.h"
 #include "sampler_kernels.h"
 #include "vecops_kernels.h"
 #include "vecops_table.h"

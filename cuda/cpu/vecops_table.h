@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_kernels.h"
+#include "delta_kernels.h"
 #include "sampler_kernels.h"
 #include "vecops.h"
 #include "vecops_kernels.h"
@@ -19,7 +20,7 @@ namespace {
 
 constexpr VecOps table() {
   return VecOps{rms_norm, softmax,      silu,          swiglu,  geglu,         clamped_glu,   cap,         add,     mul,     scale,   exp_row,
-                rope,     kv_store,     attend,        attend_chunks, merge_chunks, kTileRows, greatest, find_greater,
+                rope,     convolve, unit, delta, kv_store,     attend,        attend_chunks, merge_chunks, kTileRows, greatest, find_greater,
                 find_at_least, sum_exp, count_greater, count_equal, weights, mass_at_least, mask};
 }
 

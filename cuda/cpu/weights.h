@@ -56,6 +56,15 @@ struct LayerWeights {
   const float* expert_end_norm = nullptr;   // (hidden)
   const float* shared_end_norm = nullptr;   // (hidden)
   const float* expert_scale = nullptr;   // (count)
+  Matrix mix_in = {};                    // (hidden, mix_in_width)
+  const float* mix_conv = nullptr;       // (conv, conv_width): the taps of each column
+  Matrix mix_out = {};                   // (mix_out_width, hidden)
+  Matrix mix_gate = {};                  // (hidden, heads*value_dim)
+  Matrix delta_beta = {};                // (hidden, heads)
+  Matrix delta_alpha = {};
+  const float* delta_dt = nullptr;       // (heads)
+  const float* delta_a = nullptr;
+  const float* delta_norm = nullptr;     // (value_dim)
 };
 
 template <class Matrix>
@@ -121,6 +130,15 @@ struct Weights {
       case MR_ROLE_EXPERT_END_NORM: layer->expert_end_norm = vector; break;
       case MR_ROLE_SHARED_END_NORM: layer->shared_end_norm = vector; break;
       case MR_ROLE_EXPERT_SCALE: layer->expert_scale = vector; break;
+      case MR_ROLE_MIX_IN: layer->mix_in = matrix; break;
+      case MR_ROLE_MIX_CONV: layer->mix_conv = vector; break;
+      case MR_ROLE_MIX_OUT: layer->mix_out = matrix; break;
+      case MR_ROLE_MIX_GATE: layer->mix_gate = matrix; break;
+      case MR_ROLE_DELTA_BETA: layer->delta_beta = matrix; break;
+      case MR_ROLE_DELTA_ALPHA: layer->delta_alpha = matrix; break;
+      case MR_ROLE_DELTA_DT: layer->delta_dt = vector; break;
+      case MR_ROLE_DELTA_A: layer->delta_a = vector; break;
+      case MR_ROLE_DELTA_NORM: layer->delta_norm = vector; break;
     }
   }
 };

@@ -64,6 +64,9 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
+    if (desc.mixer(i).kind == MR_MIX_DELTA) refuse(i, "a gated delta rule");
+    if (desc.mixer(i).kind == MR_MIX_CONV) refuse(i, "a short convolution");
+    if (gated_output(desc.mixer(i))) refuse(i, "attention with an output gate");
     check_mixer(desc.mixer(i), i, shared_bytes);
     if (ranks > 1) check_shared(desc, i);
   }

@@ -32,7 +32,7 @@ uint64_t now_ns() {
 
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
   if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
-  check_config(config);
+  check_config(config, model->desc());
   model->device()->enter();
   return model;
 }
@@ -178,7 +178,7 @@ struct Runner::State {
 };
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
-  check_config(config);
+  check_config(config, model.desc());
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;

@@ -84,6 +84,9 @@ func (r *reader) find(name string, d *engine.ModelDesc) ([]engine.Role, int, err
 	if role, ok := roleOf(name); ok && !role.InLayer() && role.Of(d, -1) {
 		return []engine.Role{role}, -1, nil
 	}
+	if roles := r.fused[name]; len(roles) == 1 && !roles[0].InLayer() {
+		return roles, -1, nil
+	}
 	if r.unused[name] {
 		return nil, -1, nil
 	}

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
@@ -15,7 +16,10 @@ const (
 
 // decoder reads what most families have in common: layers of a norm, attention with one rotation, a
 // norm and SwiGLU, with the biases whose tensors layer 0 has. A family changes the rest.
-func (r *reader) decoder(style engine.RopeStyle) engine.ModelDesc {
+func (r *reader) decoder(style engine.RopeStyle) engine.ModelDesc { return r.decoderOf(style, 0) }
+
+// decoderOf is decoder with a preset for the width of MLPs; 0 = none.
+func (r *reader) decoderOf(style engine.RopeStyle, width int) engine.ModelDesc {
 	layers := r.bounded("block_count", 0, maxLayers)
 	d := engine.ModelDesc{
 		Hidden:   r.size("embedding_length", 0),
@@ -26,7 +30,11 @@ func (r *reader) decoder(style engine.RopeStyle) engine.ModelDesc {
 	if d.Context > engine.MaxContext {
 		r.fail(invalid("metadata %scontext_length is %d, want at most %d", r.prefix, d.Context, engine.MaxContext))
 	}
-	mixers, widths := r.attention(d.Hidden, layers), r.each("feed_forward_length", layers, nil)
+	var presets []int
+	if width > 0 {
+		presets = slices.Repeat([]int{width}, layers)
+	}
+	mixers, widths := r.attention(d.Hidden, layers), r.each("feed_forward_length", layers, presets)
 	d.Ropes = []engine.Rope{r.rope(style, mixers[0].KeyDim)}
 	d.Vocab = r.vocabulary()
 	if r.err != nil {
@@ -67,7 +75,7 @@ func (r *reader) attention(hidden, layers int) []engine.Mixer {
 	for i := range out {
 		out[i] = m
 		out[i].Heads, out[i].KVHeads = heads[i], kvHeads[i]
-		if heads[i]%kvHeads[i] != 0 {
+		if kvHeads[i] > 0 && heads[i]%kvHeads[i] != 0 {
 			r.fail(invalid("%d heads do not share %d key-value heads evenly", heads[i], kvHeads[i]))
 		}
 	}

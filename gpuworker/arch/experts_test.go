@@ -325,7 +325,7 @@ func TestMixturesAreRefusedByName(t *testing.T) {
 			unsupported, `architecture "phimoe" needs layer norms, which`},
 		"DeepSeek V3": {llama().set("general.architecture", "deepseek2"),
 			unsupported, `architecture "deepseek2" needs latent attention, which`},
-		"Qwen 3.5 with experts": {llama().set("general.architecture", "qwen35moe"), unsupported, `needs layers with a recurrent state`},
+		"Granite 4 with experts": {llama().set("general.architecture", "granitehybrid"), unsupported, `needs layers with a recurrent state`},
 		"Ling": {llama().set("general.architecture", "bailingmoe2"),
 			unsupported, `architecture "bailingmoe2" lacks a comparison with another implementation here: want one of`},
 	} {

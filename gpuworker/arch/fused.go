@@ -52,10 +52,18 @@ func (f fusion) name(role engine.Role, layer int) string {
 	case 0:
 		return TensorName(role, layer)
 	case 1:
-		return fmt.Sprintf("blk.%d.%s", layer, suffix)
+		return nameIn(suffix, role, layer)
 	default:
 		return fmt.Sprintf("blk.%d.%s, of the rows of %s,", layer, suffix, listOf(roles))
 	}
+}
+
+// nameIn returns the name of a tensor from its suffix, which is whole for roles outside the layers.
+func nameIn(suffix string, role engine.Role, layer int) string {
+	if !role.InLayer() {
+		return suffix
+	}
+	return fmt.Sprintf("blk.%d.%s", layer, suffix)
 }
 
 // suffixOf returns the suffix of the tensor that holds a role, "" if files have the usual one.
@@ -83,6 +91,9 @@ func views(t gguf.Tensor, roles []engine.Role, d *engine.ModelDesc, layer int) (
 	if !sameDims(t, whole) {
 		return nil, invalid("tensor %s has dimensions %v, want %v: rows %s", t.Name, t.Dims, whole, strings.Join(text, ", "))
 	}
+	if roles[0] == engine.RoleDeltaBeta {
+		return keyHeadViews(t, d.Layers[layer].Mixer.KVHeads)
+	}
 	var out []gguf.Tensor
 	first := uint64(0)
 	for _, role := range roles {
@@ -92,6 +103,23 @@ func views(t gguf.Tensor, roles []engine.Role, d *engine.ModelDesc, layer int) (
 			return nil, err
 		}
 		out, first = append(out, view), end
+	}
+	return out, nil
+}
+
+// keyHeadViews divides a tensor that has the rows of beta and those of alpha of one key head after
+// another.
+func keyHeadViews(t gguf.Tensor, heads int) (out []gguf.Tensor, err error) {
+	n := t.Dims[1] / uint64(heads) / 2 // rows of each of a key head
+	stack := t
+	stack.Dims = []uint64{t.Dims[0], 2 * n, uint64(heads)}
+	for first := uint64(0); first <= n; first += n {
+		view, err := stack.Rows(first, first+n)
+		if err != nil {
+			return nil, err
+		}
+		view.Dims = []uint64{t.Dims[0], n * uint64(heads)}
+		out = append(out, view)
 	}
 	return out, nil
 }

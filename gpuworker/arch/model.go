@@ -2,7 +2,6 @@ package arch
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"slices"
 
@@ -156,7 +155,7 @@ func Describe(f *gguf.File, architecture string) (*Layout, error) {
 // their rows. The layer is ignored for roles outside the layers.
 func (l *Layout) Tensor(role engine.Role, layer int) (string, []engine.Role) {
 	if suffix := l.fused.suffixOf(role); suffix != "" {
-		return fmt.Sprintf("blk.%d.%s", layer, suffix), l.fused[suffix]
+		return nameIn(suffix, role, layer), l.fused[suffix]
 	}
 	return TensorName(role, layer), []engine.Role{role}
 }

@@ -229,7 +229,7 @@ func TestUnsupportedModelsAreRefusedByName(t *testing.T) {
 		"no architecture":               {llama().unset("general.architecture"), arch.ErrInvalidModel, "general.architecture is missing"},
 		"an architecture in numbers":    {llama().set("general.architecture", uint32(1)), gguf.ErrValueType, "general.architecture"},
 		"another architecture":          {llama().set("general.architecture", "resnet"), arch.ErrUnsupportedArch, `architecture "resnet", want one of [`},
-		"a recurrent architecture":      {llama().set("general.architecture", "mamba"), arch.ErrUnsupportedArch, `architecture "mamba" needs layers with a recurrent state, which no engine computes yet: want one of [`},
+		"a recurrent architecture":      {llama().set("general.architecture", "mamba"), arch.ErrUnsupportedArch, `architecture "mamba" needs layers with a recurrent state of another kind, which no engine computes yet: want one of [`},
 		"Command R":                     {llama().set("general.architecture", "command-r"), arch.ErrUnsupportedArch, `architecture "command-r" needs layer norms, and an MLP that reads the input of attention`},
 		"Command R7B":                   {llama().set("general.architecture", "cohere2"), arch.ErrUnsupportedArch, `architecture "cohere2" needs layer norms, and an MLP that reads the input of attention`},
 		"experts":                       {qwen3().set("qwen3.expert_count", uint32(8)), arch.ErrUnsupportedArch, "mixture of experts (metadata qwen3.expert_count is 8)"},

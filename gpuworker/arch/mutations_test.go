@@ -118,17 +118,33 @@ var mutations = map[string]func(w *reference.Weights) bool{
 		e.Scales = false
 		return was
 	})),
-	"no norms of the experts' own":    experts(func(e *engine.Experts) bool { was := e.Apart; e.Apart = false; return was }),
-	"the MLP's norm for experts'":     exchanged(engine.RoleFFNNorm, engine.RoleExpertNorm),
-	"the router's norm for experts'":  exchanged(engine.RoleRouterNorm, engine.RoleExpertNorm),
-	"the MLP's end norm for experts'": exchanged(engine.RoleSharedEndNorm, engine.RoleExpertEndNorm),
-	"experts' gate for up":            exchanged(engine.RoleExpertGate, engine.RoleExpertUp),
-	"the shared gate for up":          exchanged(engine.RoleSharedGate, engine.RoleSharedUp),
-	"gate for up":                     exchanged(engine.RoleGate, engine.RoleUp),
-	"one end norm for another":        exchanged(engine.RoleAttnEndNorm, engine.RoleFFNEndNorm),
-	"one norm for another":            exchanged(engine.RoleAttnNorm, engine.RoleFFNNorm),
-	"an end norm before instead":      exchanged(engine.RoleAttnNorm, engine.RoleAttnEndNorm),
-	"keys' norm for queries'":         exchanged(engine.RoleQNorm, engine.RoleKNorm),
+	"no norms of the experts' own":          experts(func(e *engine.Experts) bool { was := e.Apart; e.Apart = false; return was }),
+	"the MLP's norm for experts'":           exchanged(engine.RoleFFNNorm, engine.RoleExpertNorm),
+	"the router's norm for experts'":        exchanged(engine.RoleRouterNorm, engine.RoleExpertNorm),
+	"the MLP's end norm for experts'":       exchanged(engine.RoleSharedEndNorm, engine.RoleExpertEndNorm),
+	"experts' gate for up":                  exchanged(engine.RoleExpertGate, engine.RoleExpertUp),
+	"the shared gate for up":                exchanged(engine.RoleSharedGate, engine.RoleSharedUp),
+	"gate for up":                           exchanged(engine.RoleGate, engine.RoleUp),
+	"one end norm for another":              exchanged(engine.RoleAttnEndNorm, engine.RoleFFNEndNorm),
+	"one norm for another":                  exchanged(engine.RoleAttnNorm, engine.RoleFFNNorm),
+	"an end norm before instead":            exchanged(engine.RoleAttnNorm, engine.RoleAttnEndNorm),
+	"keys' norm for queries'":               exchanged(engine.RoleQNorm, engine.RoleKNorm),
+	"gates of Q for queries":                swapped(engine.RoleQ, func(l *engine.Layer) int { return l.Mixer.KeyDim * gated(l.Mixer.OutGate) }),
+	"key heads in another order":            nets(func(m *engine.Mixer) bool { m.TiledHeads = !m.TiledHeads; return m.Heads > m.KVHeads }),
+	"another scale of states":               nets(func(m *engine.Mixer) bool { m.Scale = float32(1.01 / math.Sqrt(float64(m.KeyDim))); return true }),
+	"taps by age":                           reversed(engine.RoleMixConv),
+	"queries for keys":                      swapped(engine.RoleMixIn, func(l *engine.Layer) int { return l.Mixer.KVHeads * l.Mixer.KeyDim }),
+	"gates before for behind":               swapped(engine.RoleMixIn, func(l *engine.Layer) int { return 48 * gated(l.Mixer.Kind == engine.MixConv) }),
+	"beta for alpha":                        exchanged(engine.RoleDeltaBeta, engine.RoleDeltaAlpha),
+	"steps for decays":                      exchanged(engine.RoleDeltaDT, engine.RoleDeltaA),
+	"gates of one value head for another's": swapped(engine.RoleMixGate, func(l *engine.Layer) int { return l.Mixer.ValueDim }),
+}
+
+func gated(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 func scaleScores(m *engine.Mixer) bool {
@@ -143,9 +159,13 @@ func whole(change func(*engine.ModelDesc) bool) func(*reference.Weights) bool {
 	return func(w *reference.Weights) bool { return change(&w.Desc) }
 }
 
-// mixers changes the layers that have what the change concerns, and leaves the others.
+// mixers changes the attention of layers that have what the change concerns, and leaves the others.
 func mixers(change func(*engine.Mixer) bool) func(*reference.Weights) bool {
-	return layers(func(l *engine.Layer) bool { return change(&l.Mixer) })
+	return layers(func(l *engine.Layer) bool { return l.Mixer.Conv == 0 && change(&l.Mixer) })
+}
+
+func nets(change func(*engine.Mixer) bool) func(*reference.Weights) bool {
+	return layers(func(l *engine.Layer) bool { return l.Mixer.Kind == engine.MixDelta && change(&l.Mixer) })
 }
 
 func mlps(change func(*engine.MLP) bool) func(*reference.Weights) bool {
@@ -191,6 +211,48 @@ func exchanged(a, b engine.Role) func(*reference.Weights) bool {
 			if i >= 0 && j >= 0 && slices.Equal(w.Tensors[i].Dims, w.Tensors[j].Dims) {
 				w.Tensors[i].Bytes, w.Tensors[j].Bytes = w.Tensors[j].Bytes, w.Tensors[i].Bytes
 				changed = true
+			}
+		}
+		return changed
+	}
+}
+
+// swapped exchanges the first so many rows of a role's tensors with the ones after them; 0 = leaves
+// a layer.
+func swapped(role engine.Role, rows func(*engine.Layer) int) func(*reference.Weights) bool {
+	return rewritten(role, func(l *engine.Layer, row int, text []byte) []byte {
+		n := rows(l) * row
+		if n == 0 {
+			return nil
+		}
+		return slices.Concat(text[n:2*n], text[:n], text[2*n:])
+	})
+}
+
+// reversed turns the order of the numbers of each row, which are f32.
+func reversed(role engine.Role) func(*reference.Weights) bool {
+	return rewritten(role, func(_ *engine.Layer, row int, text []byte) (out []byte) {
+		for at := 0; at < len(text); at += row {
+			for i := row - 4; i >= 0; i -= 4 {
+				out = append(out, text[at+i:at+i+4]...)
+			}
+		}
+		return out
+	})
+}
+
+// rewritten gives the tensors of a role other bytes: what change makes from those and the bytes of
+// a row, nil = the same.
+func rewritten(role engine.Role, change func(l *engine.Layer, row int, text []byte) []byte) func(*reference.Weights) bool {
+	return func(w *reference.Weights) bool {
+		changed := false
+		for layer := range w.Desc.Layers {
+			i := w.Find(role, layer)
+			if i < 0 {
+				continue
+			}
+			if out := change(&w.Desc.Layers[layer], 4*int(w.Tensors[i].Dims[0]), w.Tensors[i].Bytes); out != nil {
+				w.Tensors[i].Bytes, changed = out, true
 			}
 		}
 		return changed

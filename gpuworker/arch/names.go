@@ -59,6 +59,16 @@ var fileNames = [engine.RoleCount]string{
 	engine.RoleExpertEndNorm: "post_ffw_norm_2.weight",
 	engine.RoleSharedEndNorm: "post_ffw_norm_1.weight",
 	engine.RoleExpertScale:   "ffn_down_exps.scale",
+
+	engine.RoleMixIn:      "attn_qkv.weight",
+	engine.RoleMixConv:    "ssm_conv1d.weight",
+	engine.RoleMixOut:     "ssm_out.weight",
+	engine.RoleMixGate:    "attn_gate.weight",
+	engine.RoleDeltaBeta:  "ssm_beta.weight",
+	engine.RoleDeltaAlpha: "ssm_alpha.weight",
+	engine.RoleDeltaDT:    "ssm_dt.bias",
+	engine.RoleDeltaA:     "ssm_a",
+	engine.RoleDeltaNorm:  "ssm_norm.weight",
 }
 
 // TensorName is the name of a tensor in model files. layer is ignored for roles outside the layers.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
@@ -36,6 +37,7 @@ type reader struct {
 	unused  map[string]bool // names of tensors that engines do not need, such as those whose numbers are in the description
 	skipped int             // layers of the file after the last of the description, whose tensors engines do not need
 
+	headless  bool // layers without key-value heads carry a state
 	sharpYarn bool // the borders of YaRN are not rounded to whole frequencies
 
 	short *shortRope   // nil: one list of divisors for all contexts
@@ -132,9 +134,13 @@ func (r *reader) eachOf(key string, n int, presets []int) []int {
 	case len(values) != n:
 		r.err = invalid("metadata %s has %d values, want one for each of %d layers", key, len(values), n)
 	default:
+		least := int64(1)
+		if r.headless && strings.HasSuffix(key, ".head_count_kv") {
+			least = 0
+		}
 		for i, v := range values {
-			if v < 1 || v > maxSize {
-				r.fail(invalid("metadata %s has %d for layer %d, want 1 to %d", key, v, i, maxSize))
+			if v < least || v > maxSize {
+				r.fail(invalid("metadata %s has %d for layer %d, want %d to %d", key, v, i, least, maxSize))
 				return out
 			}
 			out[i] = int(v)

@@ -14,7 +14,7 @@ const (
 	weighted     = "experts whose inputs are weighted"
 	sections     = "a rotation in sections"
 	latent       = "latent attention"
-	recurrent    = "layers with a recurrent state"
+	recurrent    = "layers with a recurrent state of another kind"
 	layerNorms   = "layer norms"
 	besides      = "layer norms, and an MLP that reads the input of attention"
 	distances    = "biases of scores by distance" + others
@@ -41,8 +41,7 @@ var unbuilt = index(map[string]string{
 	weighted:     "llama4",
 	sections:     "qwen3vlmoe",
 	latent:       "deepseek2 deepseek2-ocr deepseek32 glm-dsa minicpm3 mistral4 plm",
-	recurrent: "arwkv7 falcon-h1 granitehybrid jamba kimi-linear lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe plamo2 " +
-		"qwen35 qwen35moe qwen3next rwkv6 rwkv6qwen2 rwkv7",
+	recurrent:    "arwkv7 falcon-h1 granitehybrid jamba kimi-linear mamba mamba2 nemotron_h nemotron_h_moe plamo2 rwkv6 rwkv6qwen2 rwkv7",
 	layerNorms:   "bloom codeshell dbrx falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 phimoe stablelm starcoder starcoder2",
 	besides:      "cohere2 cohere2moe command-r",
 	distances:    "t5 t5encoder",

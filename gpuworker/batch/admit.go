@@ -106,6 +106,7 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 		need++
 	}
 	if need > l.cache.Free() {
+		l.giveUpStates(s)
 		l.release(t)
 		return false
 	}
@@ -114,7 +115,7 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 		l.plan.moves = append(l.plan.moves, *move)
 	}
 	found := have
-	have = l.swapIn(s, t, have)
+	have = l.swapIn(s, t, have, slot)
 
 	l.queue.Remove(s)
 	l.occupy(s.request.Tenant)
@@ -183,10 +184,10 @@ func (s *sequence) keys() []kvcache.Key {
 
 // swapIn plans the moves that bring blocks of s back from host memory, if they continue where its
 // table ends. Otherwise, or if the moves out are not submitted yet, it discards the copy. It
-// returns how many positions of s will then be on the device.
-func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int) int {
+// returns how many positions of s will then be on the device. The state goes to the slot's own.
+func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) int {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
-	if w == nil || w.pending || first < w.first || have >= w.tokens || !l.movable(len(w.blocks)) {
+	if w == nil || w.pending || first < w.first || have >= w.tokens || !l.movable(len(w.blocks)+1) {
 		l.discard(s)
 		return have
 	}
@@ -196,6 +197,12 @@ func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int) int {
 		if block := w.first + i; block >= first {
 			l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockIn, Src: b, Dst: t.Blocks[block]})
 		}
+	}
+	if l.cfg.States {
+		l.plan.returningStates = append(l.plan.returningStates, w.state)
+		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.StateIn, Slot: slot, Src: w.state})
+		l.giveUpStates(s)
+		s.lastState = w.tokens
 	}
 	return w.tokens
 }

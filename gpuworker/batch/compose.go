@@ -17,8 +17,9 @@ type plan struct {
 	// step, before its segments, whichever sequences that step computes. Their order matters: each
 	// move, and every step planned later, assumes that the earlier moves were done.
 	moves []engine.PreOp
-	// returning are host blocks that become free when the moves are submitted.
-	returning []int32
+	// returning are host blocks, and returningStates states of host memory, that become free when
+	// the moves are submitted.
+	returning, returningStates []int32
 
 	step   engine.Step
 	params []engine.SlotParams // referenced by the step's pre-operations
@@ -30,12 +31,14 @@ type plan struct {
 type part struct {
 	seq     *sequence
 	count   int
-	decodes bool // the run is of a decoding sequence: its last token and those that are forced behind it
-	sampled bool // it has the next sample row
-	held    bool // its sample is dropped, see maskRow
-	forced  int  // tokens that replace its sample, see force
-	scored  int  // number of its score rows
-	pooled  int  // number of its hidden rows
+	decodes bool         // the run is of a decoding sequence: its last token and those that are forced behind it
+	sampled bool         // it has the next sample row
+	held    bool         // its sample is dropped, see maskRow
+	forced  int          // tokens that replace its sample, see force
+	scored  int          // number of its score rows
+	pooled  int          // number of its hidden rows
+	state   int32        // where its state is then
+	saved   []savedState // states that it saves
 }
 
 // schedule adds the next n tokens of s to the round.
@@ -94,11 +97,8 @@ func (p *plan) add(s *sequence, n int) {
 	}
 	f := p.next
 	class, run := s.next(n)
-	p.step.Segments = append(p.step.Segments, engine.Segment{
-		Slot: s.slot, SlotGeneration: s.generation, Class: class,
-		FirstPosition: int32(s.submitted), Tokens: run, Blocks: s.table.Blocks,
-	})
 	part := part{seq: s, count: len(run), decodes: s.decoding()}
+	p.addSegments(s, class, run, &part)
 	if s.request.PromptTopN >= 0 {
 		for i := range run {
 			// Position i of the run predicts the prompt token after it. Tokens that were scored

@@ -43,6 +43,9 @@
 //  5. flight waits for the oldest step if two are in flight or nothing can be planned, and
 //     deliver passes its results to the streams.
 //
+// Layers of some models carry a state from position to position (Config.States). states cuts parts
+// where a state is saved, and a sequence then starts where one stands, not where blocks end.
+//
 // # Rules
 //
 // A change must keep these:

@@ -33,6 +33,7 @@ type fakeRunner struct {
 	// prompts is the class that must compute a slot's prompt; nil = Prefill.
 	prompts  func(engine.SlotParams) engine.KernelClass
 	oneClass bool // both classes make the same cells
+	stateful bool // layers carry a state: the chain of all ids, which a segment must find where it reads
 
 	mu       sync.Mutex
 	steps    int
@@ -41,6 +42,8 @@ type fakeRunner struct {
 	slots    map[int32]*fakeSlot
 	cells    map[int32][]uint64 // of each block; 0 = never written
 	host     map[int32][]uint64
+	states   map[int32]fakeState // by id, the slots' own as negative numbers
+	hosted   map[int32]fakeState
 	results  []*engine.StepResult // in flight, the oldest first
 	ends     []time.Time          // when they are available
 	end      time.Time            // when the last one is available
@@ -57,6 +60,20 @@ type lateRow struct {
 	slot   *fakeSlot
 }
 
+// fakeState is what the first tokens of a sequence leave.
+type fakeState struct {
+	tokens int
+	chain  uint64
+}
+
+// place returns the key of a state of a slot.
+func place(slot, id int32) int32 {
+	if id == 0 {
+		return -1 - slot
+	}
+	return id
+}
+
 type fakeSlot struct {
 	generation uint32
 	params     engine.SlotParams
@@ -69,6 +86,7 @@ type fakeSlot struct {
 func newFake(cfg engine.RunnerConfig) *fakeRunner {
 	return &fakeRunner{
 		cfg: cfg, nanSlot: -1, slots: map[int32]*fakeSlot{}, cells: map[int32][]uint64{}, host: map[int32][]uint64{},
+		states: map[int32]fakeState{}, hosted: map[int32]fakeState{},
 	}
 }
 
@@ -118,15 +136,19 @@ func (f *fakeRunner) run(step *engine.Step) (*engine.StepResult, error) {
 	if len(step.Segments) == 0 {
 		return result, errors.New("a step without segments")
 	}
-	var prefix [][]int32 // history after each token of the step
-	seen := map[int32]bool{}
+	var prefix [][]int32      // history after each token of the step
+	seen := map[int32]int32{} // by slot: where its last segment left its state
+	readers, writers := map[int32]int32{}, map[int32]int32{}
 	written := map[int32]int32{} // block -> slot whose segment writes to it
 	for i := range step.Segments {
 		seg := &step.Segments[i]
-		if seen[seg.Slot] {
+		if before, again := seen[seg.Slot]; again && (!f.stateful || before != seg.StateFrom) {
 			return result, errors.New("two segments of one slot")
 		}
-		seen[seg.Slot] = true
+		seen[seg.Slot] = seg.StateTo
+		if err := f.checkStates(seg, readers, writers); err != nil {
+			return result, err
+		}
 		if err := f.segment(seg, &prefix, written); err != nil {
 			return result, err
 		}
@@ -207,6 +229,16 @@ func (f *fakeRunner) preOps(ops []engine.PreOp) error {
 				return fmt.Errorf("host block %d was never written", op.Src)
 			}
 			f.cells[op.Dst] = slices.Clone(f.host[op.Src])
+		case engine.StateOut:
+			if _, ok := f.states[place(op.Slot, op.Src)]; !ok || op.Dst < 0 || int(op.Dst) >= f.cfg.HostStates {
+				return fmt.Errorf("state %d of slot %d goes out to %d of %d", op.Src, op.Slot, op.Dst, f.cfg.HostStates)
+			}
+			f.hosted[op.Dst] = f.states[place(op.Slot, op.Src)]
+		case engine.StateIn:
+			if _, ok := f.hosted[op.Src]; !ok {
+				return fmt.Errorf("host state %d was never written", op.Src)
+			}
+			f.states[place(op.Slot, op.Dst)] = f.hosted[op.Src]
 		}
 	}
 	return nil
@@ -278,6 +310,46 @@ func (f *fakeRunner) segment(seg *engine.Segment, prefix *[][]int32, written map
 		f.cells[block][position%size] = slot.chain[position]
 		*prefix = append(*prefix, slot.history[:len(slot.history):len(slot.history)])
 	}
+	if f.stateful {
+		f.states[place(seg.Slot, seg.StateTo)] = fakeState{len(slot.history), slot.chain[len(slot.history)-1]}
+	}
+	return nil
+}
+
+// checkStates checks the state that a segment reads, and that no other slot's segment of the step
+// writes a state that it names.
+func (f *fakeRunner) checkStates(seg *engine.Segment, readers, writers map[int32]int32) error {
+	if !f.stateful {
+		if seg.StateFrom != 0 || seg.StateTo != 0 {
+			return errors.New("a segment names a state")
+		}
+		return nil
+	}
+	if most := int32(f.cfg.SavedStates); seg.StateFrom < 0 || seg.StateFrom > most || seg.StateTo < 0 || seg.StateTo > most {
+		return fmt.Errorf("states %d and %d of %d", seg.StateFrom, seg.StateTo, most)
+	}
+	slot, from, to := f.slots[seg.Slot], place(seg.Slot, seg.StateFrom), place(seg.Slot, seg.StateTo)
+	if seg.FirstPosition > 0 && slot != nil && int(seg.FirstPosition) <= len(slot.chain) {
+		want := fakeState{int(seg.FirstPosition), slot.chain[seg.FirstPosition-1]}
+		if got := f.states[from]; got != want {
+			return fmt.Errorf("slot %d at %d reads state %d, which holds %+v and not %+v", seg.Slot, seg.FirstPosition, seg.StateFrom, got, want)
+		}
+		if by, ok := writers[from]; ok && by != seg.Slot {
+			return fmt.Errorf("slot %d reads state %d, which slot %d writes", seg.Slot, seg.StateFrom, by)
+		}
+		if by, ok := readers[from]; ok && by != seg.Slot {
+			readers[from] = -1
+		} else {
+			readers[from] = seg.Slot
+		}
+	}
+	if by, ok := writers[to]; ok && by != seg.Slot {
+		return fmt.Errorf("slots %d and %d write state %d", by, seg.Slot, seg.StateTo)
+	}
+	if by, ok := readers[to]; ok && by != seg.Slot {
+		return fmt.Errorf("slot %d writes state %d, which another reads", seg.Slot, seg.StateTo)
+	}
+	writers[to] = seg.Slot
 	return nil
 }
 

@@ -63,6 +63,7 @@ func (l *Loop) submit() error {
 		s.fresh = false
 		s.inFlight++
 		s.submitted += p.count
+		l.statesSubmitted(s, &p)
 		if p.sampled {
 			s.sampling++
 			s.forced = 0

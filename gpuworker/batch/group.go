@@ -18,6 +18,7 @@ type sequenceGroup struct {
 	pending int            // members that neither had a slot nor ended
 	leader  *sequence      // computes the prompt; nil: none does
 	prompt  *kvcache.Table // the computed prompt, held for pending members; nil: none
+	state   savedState     // with which later members start, if layers carry one; its id 0: the prompt is one token
 	cached  int            // prompt tokens that the leader found in the prefix cache
 	started bool           // a member has had a slot
 }
@@ -33,8 +34,11 @@ func (l *Loop) sharePrompt(s *sequence) {
 	if g == nil || g.leader != s || s.computed < s.promptLength {
 		return
 	}
+	waits := s.leads()
 	g.leader = nil
-	if g.pending > 0 {
+	// Without a state behind the prompt, members compute it themselves.
+	if waits && (!l.cfg.States || s.promptState.id != 0 || s.promptLength == 1) {
+		g.state, s.promptState = s.promptState, savedState{}
 		g.prompt = l.cache.Fork(s.table)
 		l.sharedPrompts = append(l.sharedPrompts, g)
 	}
@@ -62,6 +66,7 @@ func (l *Loop) dropOldestPrompt(except *sequenceGroup) bool {
 
 func (l *Loop) dropPrompt(g *sequenceGroup) {
 	l.release(g.prompt)
-	g.prompt = nil
+	l.dropState(g.state.id)
+	g.prompt, g.state = nil, savedState{}
 	l.sharedPrompts = slices.DeleteFunc(l.sharedPrompts, func(k *sequenceGroup) bool { return k == g })
 }

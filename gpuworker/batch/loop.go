@@ -49,6 +49,13 @@ type Config struct {
 	// preempted sequence is swapped to one of the Runner.HostBlocks or recomputed.
 	HostRate   float64
 	BlockBytes uint64
+	// States states that layers carry a state from position to position
+	// (engine.ModelDesc.StateFloats), and StateBytes is its size in host memory. A sequence then
+	// starts where one of the Runner.SavedStates stands, and is swapped with its state.
+	// Of a long text a state is saved once in StateInterval tokens; 0 = 512.
+	States        bool
+	StateBytes    uint64
+	StateInterval int
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
@@ -128,6 +135,9 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.masks == nil {
 		cfg.masks = &usualMasks
 	}
+	if cfg.StateInterval == 0 {
+		cfg.StateInterval = usualStateInterval
+	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
 	}
@@ -141,6 +151,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		cfg: cfg, runner: runner, logger: logger.Named("batch"), created: time.Now(),
 		cache: kvcache.New(kvcache.Config{
 			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
+			States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates,
 		}),
 		prefixes: newPrefixes(),
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),

@@ -89,6 +89,26 @@ func (s *sequence) awaitsMask() bool {
 	return m.held || m.slow > 0 && s.sampling > 0 || m.job != nil && m.job.pooled && !m.job.done.Load()
 }
 
+// awaitsMaskForState reports whether a sequence under a grammar must not be planned because its
+// mask is not done. If layers carry a state, no row can be held, since its token cannot be computed
+// again.
+func (l *Loop) awaitsMaskForState(s *sequence) bool {
+	if !l.cfg.States || s.guide.Free() {
+		return false
+	}
+	if s.sampling > 0 {
+		return true
+	}
+	j := s.maskJob()
+	if steps := l.cfg.masks.inlineSteps; j.done.Load() || !j.pooled && j.try(&steps) {
+		return false
+	}
+	if !j.pooled {
+		l.pool.add(j)
+	}
+	return true
+}
+
 // prepareMask begins the mask of a slow sequence that got a token.
 func (l *Loop) prepareMask(s *sequence) {
 	if s.masking.slow > 0 && !s.guide.Free() {

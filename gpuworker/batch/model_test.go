@@ -56,6 +56,7 @@ func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 	}
 	for _, what := range []string{
 		"preempted", "swapped", "cached", "cancelled", "refused", "without host memory", "resumed", "several", "previous", "forced",
+		"swapped with states", "cached with states", "states evicted",
 	} {
 		require.Positive(t, saw.counts[what], "no story had it: %s of %v", what, saw.counts)
 	}
@@ -70,10 +71,16 @@ func runStory(t *testing.T, seed uint64, saw *tally) {
 		Grain: []int{0, 16, 64}[rng.IntN(3)], StallLimit: time.Hour, OneClass: rng.IntN(2) == 0, BlockBytes: uint64(rng.IntN(2) * 1 << 20), masks: masks,
 		Runner: engine.RunnerConfig{KVBlocks: 19 + rng.IntN(30), MaxSequences: 1 + rng.IntN(6), HostBlocks: host},
 	}}
+	// A third of the stories is of a model whose layers carry states.
+	stateful := rand.New(rand.NewPCG(seed, 8))
+	if seed%3 == 2 {
+		y.cfg.States, y.cfg.StateBytes, y.cfg.StateInterval = true, uint64(stateful.IntN(1<<20)), 16*(1+stateful.IntN(8))
+		y.cfg.Runner.SavedStates, y.cfg.Runner.HostStates = []int{0, 1, 5, 40}[stateful.IntN(4)], []int{0, 1, 10}[stateful.IntN(3)]
+	}
 	moods := rand.New(rand.NewPCG(seed, 6))
 	large, moody := 3+rng.IntN(200), rng.IntN(2)*(3+rng.IntN(10))
 	y.l, y.fake = start(t, y.cfg, func(f *fakeRunner) {
-		f.oneClass = y.cfg.OneClass
+		f.oneClass, f.stateful = y.cfg.OneClass, y.cfg.States
 		f.prompts = func(p engine.SlotParams) engine.KernelClass { return engine.KernelClass(p.TopK) }
 		f.lasts = func(*engine.Step) time.Duration { return time.Duration(moods.IntN(3)) * time.Millisecond }
 		f.refuse = func(s *engine.Step) error { return y.mood(s, moods, moody, large) }
@@ -108,12 +115,13 @@ func runStory(t *testing.T, seed uint64, saw *tally) {
 // mood refuses steps for temporary reasons.
 func (y *story) mood(s *engine.Step, moods *rand.Rand, moody, large int) error {
 	for _, op := range s.PreOps {
-		if op.Kind == engine.BlockOut && moody > 0 && moods.IntN(3) == 0 {
+		if (op.Kind == engine.BlockOut || op.Kind == engine.StateOut) && moody > 0 && moods.IntN(3) == 0 {
 			y.saw.add("without host memory", 1)
 			return fmt.Errorf("host memory: %w", engine.ErrOutOfMemory)
 		}
 	}
-	if len(s.Segments) > 1 && moody > 0 && moods.IntN(moody) == 0 {
+	several := slices.ContainsFunc(s.Segments, func(seg engine.Segment) bool { return seg.Slot != s.Segments[0].Slot })
+	if several && moody > 0 && moods.IntN(moody) == 0 {
 		return fmt.Errorf("not these together: %w", engine.ErrPrecondition)
 	}
 	for i := range s.Segments {
@@ -291,6 +299,7 @@ func (y *story) end() {
 	require.True(t, l.Idle())
 	require.Equal(t, y.cfg.Runner.KVBlocks, stats.FreeBlocks, "blocks are free or cached")
 	require.Equal(t, y.cfg.Runner.HostBlocks, stats.FreeHostBlocks)
+	require.Equal(t, y.cfg.Runner.SavedStates, l.cache.FreeStates(), "states are free or findable")
 	require.Zero(t, stats.Paused)
 	require.Zero(t, stats.QueueAge)
 	require.Zero(t, stats.WaitingPrefillTokens)
@@ -302,6 +311,11 @@ func (y *story) end() {
 	y.saw.add("preempted", int(stats.Preempted))
 	y.saw.add("swapped", int(stats.Swapped))
 	y.saw.add("cached", int(stats.CachedTokens))
+	if y.cfg.States {
+		y.saw.add("swapped with states", int(stats.Swapped))
+		y.saw.add("cached with states", int(stats.CachedTokens))
+		y.saw.add("states evicted", int(l.cache.Stats().StateEvictions))
+	}
 	y.saw.add("cancelled", int(stats.Cancelled))
 	y.saw.add("refused", int(stats.RefusedSteps))
 	y.saw.add("previous", y.fake.previous)

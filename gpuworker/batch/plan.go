@@ -27,6 +27,7 @@ func (l *Loop) choose(now time.Time) bool {
 		room := l.cfg.Runner.MaxBatchedTokens - tokens - (len(running) - i - 1)
 		n := max(1, min(s.length()-s.submitted, 1+forced, room))
 		if l.reserve(s, n) {
+			l.planStates(s, n)
 			p.schedule(s, n)
 			tokens += n
 			forced -= n - 1
@@ -64,6 +65,7 @@ func (l *Loop) choose(now time.Time) bool {
 		}
 		_, run := s.next(limit)
 		if len(run) > 0 && l.reserve(s, len(run)) {
+			l.planStates(s, len(run))
 			p.schedule(s, len(run))
 			l.markServed(s.request.Tenant)
 			budget -= len(run)
@@ -76,7 +78,7 @@ func (l *Loop) choose(now time.Time) bool {
 // plannable reports whether s may be part of the step: it has a slot and uncomputed tokens, and its
 // reader's buffer has room.
 func (l *Loop) plannable(s *sequence) bool {
-	if s.slot < 0 || s.preempted || s.ended || s.complete || s.exhausted() || s.awaitsMask() {
+	if s.slot < 0 || s.preempted || s.ended || s.complete || s.exhausted() || s.awaitsMask() || l.awaitsMaskForState(s) {
 		return false
 	}
 	s.paused = s.full()

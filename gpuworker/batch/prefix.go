@@ -21,7 +21,8 @@ func (l *Loop) awaitsPrefix(s *sequence) bool {
 	if g := s.group; g != nil && g.leader != nil {
 		return true
 	}
-	if !s.caches() || l.canSharePrompt(s) {
+	// The blocks of another sequence are of no use without a state behind them.
+	if l.cfg.States || !s.caches() || l.canSharePrompt(s) {
 		return false
 	}
 	ids := s.ids()[:s.reusable()+1]
@@ -46,13 +47,17 @@ func (l *Loop) hasUrgentProducer(s *sequence, prefix []int32) bool {
 func (s *sequence) publishes(r kvcache.Root) bool { return !s.request.Bypass && s.root() == r }
 
 // startingTable returns a table with the cached first blocks of a sequence and the number of
-// positions in them. If move is not nil, the caller must plan that copy. ok is false, and nothing
-// has changed, if too few blocks are free.
+// positions in them. s.state is the state with which it starts, which s then holds. If move is not
+// nil, the caller must plan that copy. ok is false, and nothing has changed, if too few blocks are
+// free.
 func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, move *engine.PreOp, ok bool) {
 	size := l.cfg.Runner.BlockSize
 	switch {
 	case l.canSharePrompt(s):
 		have = min(s.promptLength, s.reusable())
+		if l.cfg.States {
+			have = s.group.state.tokens
+		}
 		t = l.cache.Fork(s.group.prompt)
 		src, dst, copied, ok := l.cache.Own(t, have)
 		if !ok {
@@ -62,6 +67,13 @@ func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, move *eng
 		if copied && have%size > 0 {
 			move = &engine.PreOp{Kind: engine.BlockCopy, Src: src, Dst: dst}
 		}
+		if s.state = s.group.state.id; s.state != 0 {
+			l.cache.HoldState(s.state)
+		}
+		s.lastState = have
+	case s.caches() && l.cfg.States:
+		t = l.matchState(s, s.ids()[:s.reusable()+1])
+		have = t.Shared * size
 	case s.caches():
 		t = l.cache.Match(s.root(), s.ids()[:s.reusable()+1])
 		have = t.Shared * size
@@ -81,6 +93,7 @@ func (s *sequence) shared() int {
 
 // publish makes full, computed blocks of s available as prefix hits.
 func (l *Loop) publish(s *sequence) {
+	defer l.publishStates(s)
 	if s.request.Bypass {
 		return
 	}

@@ -48,7 +48,14 @@ type sequence struct {
 	group      *sequenceGroup // the continuations of its request; nil: it is the only one
 	cursor     kvcache.Cursor // where awaitsPrefix continues its search
 	swap       *hostCopy      // its blocks in host memory; nil: none
-	inFlight   int            // steps in flight that contain it
+	// States of layers that carry one. It holds all of these; see states.go.
+	state         int32        // where its state is: 0 = the slot's own, else a saved one
+	promptState   savedState   // that other members of its group start with
+	plannedStates []savedState // that its next part writes, by position
+	savedStates   []savedState // that submitted parts wrote and that are not findable yet
+	lastState     int          // position of the last state that it saved, or with which it started
+	left          int          // positions in cached blocks beyond that; 0: none
+	inFlight      int          // steps in flight that contain it
 
 	// preempted and ended take effect when the last step in flight ends. Both keep the sequence out
 	// of every later step.

@@ -25,6 +25,9 @@ type Stats struct {
 	TotalBlocks      int
 	FreeHostBlocks   int // in host memory
 	TotalHostBlocks  int
+	FreeStates       int // saved ones, including those that can be found and that nothing reads
+	CachedStates     int // of these, those that can be found
+	TotalStates      int
 	GeneratedTokens  uint64
 	ForcedTokens     uint64 // of these, those that a grammar forced: they were not sampled
 	PrefilledTokens  uint64
@@ -60,6 +63,7 @@ func (l *Loop) Stats() Stats {
 		Steps: c.steps.Load(), Running: running, Waiting: waiting,
 		WaitingPrefillTokens: c.waitingPrefill.Load(), FreeBlocks: l.cache.Free(), TotalBlocks: l.cache.Total(),
 		CachedBlocks: l.cache.Cached(), FreeHostBlocks: l.cache.FreeHost(), TotalHostBlocks: l.cfg.Runner.HostBlocks,
+		FreeStates: l.cache.FreeStates(), CachedStates: l.cache.CachedStates(), TotalStates: l.cfg.Runner.SavedStates,
 		GeneratedTokens: c.generated.Load(), ForcedTokens: c.forced.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
 		Preempted: c.preempted.Load(), RefusedSteps: c.refused.Load(),
 		Swapped: c.swapped.Load(), Paused: int(c.paused.Load()), Stalled: int(c.stalled.Load()), PrefixLookups: c.lookups.Load(), PrefixHits: c.hits.Load(),

@@ -14,6 +14,7 @@ import (
 type hostCopy struct {
 	first   int
 	blocks  []int32 // host blocks
+	state   int32   // state of host memory, if layers carry one
 	tokens  int
 	pending bool // the moves out are not submitted yet
 }
@@ -25,18 +26,26 @@ type hostCopy struct {
 func (l *Loop) swapOut(s *sequence) bool {
 	size := l.cfg.Runner.BlockSize
 	first := min(l.sharedBlocks(s), s.promptLength/size)
+	if l.cfg.States {
+		first = 0 // a match ends where a state stands, which may be before the shared blocks end
+	}
 	n := l.cache.BlocksFor(s.computed) - first
-	if n <= 0 || n > l.cache.FreeHost() || !l.movable(n) || !l.swapPays(n, s.computed-first*size) {
+	if n <= 0 || n > l.cache.FreeHost() || !l.movable(n+1) || !l.swapPays(n, s.computed-first*size) {
 		return false
 	}
-	blocks, ok := l.cache.AllocHost(n)
-	if !ok {
-		return false
+	state := int32(-1)
+	if l.cfg.States {
+		var ok bool
+		if state, ok = l.cache.AllocHostState(); !ok {
+			return false
+		}
+		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.StateOut, Slot: s.slot, Src: s.state, Dst: state})
 	}
+	blocks, _ := l.cache.AllocHost(n) // so many are free
 	for i, b := range blocks {
 		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockOut, Src: s.table.Blocks[first+i], Dst: b})
 	}
-	s.swap = &hostCopy{first: first, blocks: blocks, tokens: s.computed, pending: true}
+	s.swap = &hostCopy{first: first, blocks: blocks, state: state, tokens: s.computed, pending: true}
 	return true
 }
 
@@ -46,17 +55,20 @@ const maxMoves = 32768
 // movable reports whether the next step has room for n more moves. Without room, a block is
 // recomputed instead.
 func (l *Loop) movable(n int) bool {
-	return len(l.plan.moves)+n <= min(maxMoves, l.cfg.Runner.KVBlocks+l.cfg.Runner.HostBlocks)
+	c := &l.cfg.Runner
+	return len(l.plan.moves)+n <= min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates)
 }
 
 // swapPays reports whether moving blocks out and back takes less time than recomputing tokens. It
 // is false while the prefill rate is unknown.
 func (l *Loop) swapPays(blocks, tokens int) bool {
-	return l.prefill.known() && l.transfer(2*blocks) < l.prefill.duration(tokens)
+	return l.prefill.known() && 2*l.transfer(blocks) < l.prefill.duration(tokens)
 }
 
+// transfer is how long blocks, and a state where there is one, take one way.
 func (l *Loop) transfer(blocks int) time.Duration {
-	return time.Duration(float64(blocks) * float64(l.cfg.BlockBytes) / l.cfg.HostRate * float64(time.Second))
+	bytes := float64(blocks)*float64(l.cfg.BlockBytes) + float64(l.cfg.StateBytes)
+	return time.Duration(bytes / l.cfg.HostRate * float64(time.Second))
 }
 
 // sharedBlocks is the number of lead blocks of s that another table has too. Preempting s does not
@@ -91,10 +103,13 @@ func (l *Loop) discard(s *sequence) {
 	if w.pending {
 		l.recordPreemption(Recompute)
 		l.plan.moves = slices.DeleteFunc(l.plan.moves, func(m engine.PreOp) bool {
-			return m.Kind == engine.BlockOut && slices.Contains(w.blocks, m.Dst)
+			return m.Kind == engine.BlockOut && slices.Contains(w.blocks, m.Dst) || m.Kind == engine.StateOut && m.Dst == w.state
 		})
 	}
 	l.releaseHost(w.blocks)
+	if w.state >= 0 {
+		l.releaseHostStates([]int32{w.state})
+	}
 }
 
 // cancelSwapOuts discards all host copies whose moves are not submitted; their sequences will be
@@ -120,7 +135,8 @@ func (l *Loop) movesSubmitted() {
 	}
 	l.plan.moves = l.plan.moves[:0]
 	l.releaseHost(l.plan.returning)
-	l.plan.returning = l.plan.returning[:0]
+	l.releaseHostStates(l.plan.returningStates)
+	l.plan.returning, l.plan.returningStates = l.plan.returning[:0], l.plan.returningStates[:0]
 }
 
 // dropMoves clears the moves of a loop that has no sequences left.
@@ -143,5 +159,11 @@ func (l *Loop) recordPreemption(p Preemption) {
 func (l *Loop) releaseHost(blocks []int32) {
 	if err := l.cache.ReleaseHost(blocks); err != nil {
 		l.logger.Error("give back blocks of host memory", "error", err)
+	}
+}
+
+func (l *Loop) releaseHostStates(ids []int32) {
+	if err := l.cache.ReleaseHostStates(ids); err != nil {
+		l.logger.Error("give back states of host memory", "error", err)
 	}
 }

@@ -95,15 +95,30 @@ type MixerKind int32
 const (
 	MixAttention MixerKind = 1
 	MixLatent    MixerKind = 2 // attention over a latent that all heads share
-	MixDelta     MixerKind = 3 // gated delta rule with a recurrent state
+	MixDelta     MixerKind = 3 // gated delta rule, see Mixer
+	MixConv      MixerKind = 4 // short convolution, see Mixer
 )
 
 // NoRope is the Mixer.Rope of a layer that does not encode positions.
 const NoRope = -1
 
-// Mixer is attention over the positions of a sequence. The order of operations is: norm, Q, K and V
-// with their biases, norms of Q and K, rotation, temperature, cache, scores times Scale, cap, window,
-// softmax, values, O with its bias, end norm.
+// Mixer is attention over the positions of a sequence, or a layer that carries a state from
+// position to position. The order of operations of attention is: norm, Q, K and V with their
+// biases, norms of Q and K, rotation, temperature, cache, scores times Scale, cap, window, softmax,
+// values, gate, O with its bias, end norm.
+//
+// MixDelta is the gated delta rule. It has Heads and ValueDim of values, KVHeads and KeyDim of
+// queries and keys, Conv, Scale, TiledHeads, NoNorm and EndNorm; Rope is NoRope. With x the normed
+// residual stream, for each token
+//
+//	c = in(x): queries, keys, values; u = silu(convolution of c and the tokens before)
+//	q = Scale*u_q/|u_q|, k = u_k/|u_k|, |u| = sqrt(sum u^2 + 1e-6) of a head, v = u_v
+//	g = exp(A*softplus(alpha(x) + dt)), b = sigmoid(beta(x)) of a value head
+//	S = g*S; S += k (b*(v - k^T S))^T; o = q^T S
+//	out(norm(o)*silu(gate(x))), with the norm by head
+//
+// MixConv is a short convolution. It has Conv, NoNorm and EndNorm; Rope is NoRope. With B, C and X
+// the three parts of in(x), it is out(C * convolution of B*X and the tokens before).
 type Mixer struct {
 	Kind             MixerKind
 	Heads, KVHeads   int
@@ -124,9 +139,14 @@ type Mixer struct {
 	ValueIsKey        bool // V is K, with its bias, before its norm and rotation; there is no RoleV
 	// Sinks gives each head one more score, a weight of the model, whose value is nothing: RoleSinks. It takes part in the
 	// softmax after scale, cap and window.
-	Sinks   bool
-	NoNorm  bool // no norm before the branch
-	EndNorm bool // RMS norm of the branch before it is added
+	Sinks bool
+	// OutGate gives each head a gate, as wide as the head and next to it in Q. Attention's output
+	// is multiplied by sigmoid(gate).
+	OutGate    bool
+	Conv       int  // taps of the convolution of MixDelta and MixConv, the last of which is of the token itself
+	TiledHeads bool // of MixDelta: value head j has key head j % KVHeads, else j / (Heads/KVHeads)
+	NoNorm     bool // no norm before the branch
+	EndNorm    bool // RMS norm of the branch before it is added
 	// Bidirectional: a position sees later positions of its segment too; with a window, those up to
 	// p+Window-1. See ModelDesc.WholeTexts.
 	Bidirectional bool
@@ -137,6 +157,30 @@ type Mixer struct {
 // each would change the states of all positions before it.
 func (d *ModelDesc) WholeTexts() bool {
 	return slices.ContainsFunc(d.Layers, func(l Layer) bool { return l.Mixer.Bidirectional })
+}
+
+// Channels is the width of the convolution of a layer that carries a state.
+func (m *Mixer) Channels(hidden int) int {
+	if m.Kind == MixConv {
+		return hidden
+	}
+	return 2*m.KVHeads*m.KeyDim + m.Heads*m.ValueDim
+}
+
+// StateFloats returns the numbers of a sequence's state over all layers that carry one: the last
+// inputs of the convolution, and S. 0: no layer does.
+func (d *ModelDesc) StateFloats() int {
+	n := 0
+	for i := range d.Layers {
+		switch m := &d.Layers[i].Mixer; m.Kind {
+		case MixDelta:
+			n += (m.Conv-1)*m.Channels(d.Hidden) + m.Heads*m.KeyDim*m.ValueDim
+		case MixConv:
+			n += (m.Conv - 1) * m.Channels(d.Hidden)
+		case MixAttention, MixLatent:
+		}
+	}
+	return n
 }
 
 // MLPKind is a kind of feed-forward branch.

@@ -55,13 +55,22 @@ const (
 	RoleExpertEndNorm
 	RoleSharedEndNorm
 	RoleExpertScale
+	RoleMixIn
+	RoleMixConv
+	RoleMixOut
+	RoleMixGate
+	RoleDeltaBeta
+	RoleDeltaAlpha
+	RoleDeltaDT
+	RoleDeltaA
+	RoleDeltaNorm
 	RoleCount
 )
 
 // roles is the table: the name of a tensor in messages, its dims (in, out), which are ggml's ne[0]
 // and ne[1], and which models and layers have it (nil: all). A vector has one dim: a norm, a bias
-// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert. Functions
-// of outer roles ignore the layer.
+// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert or column
+// of a convolution. Functions of outer roles ignore the layer.
 var roles = [RoleCount]struct {
 	name   string
 	vector bool
@@ -71,7 +80,7 @@ var roles = [RoleCount]struct {
 	RoleEmbedding:   {"embedding", false, dims(hidden, vocab), nil},
 	RoleOutputNorm:  {"output norm", true, dims(hidden), nil},
 	RoleOutput:      {"output", false, dims(hidden, vocab), func(d *ModelDesc, _ *Layer) bool { return !d.TiedHead }},
-	RoleAttnNorm:    {"attention norm", true, dims(hidden), attention(func(m *Mixer) bool { return !m.NoNorm })},
+	RoleAttnNorm:    {"attention norm", true, dims(hidden), mixer(func(m *Mixer) bool { return !m.NoNorm })},
 	RoleQ:           {"q", false, dims(hidden, queries), attention(always)},
 	RoleK:           {"k", false, dims(hidden, keys), attention(ownKeys)},
 	RoleV:           {"v", false, dims(hidden, values), attention(func(m *Mixer) bool { return ownKeys(m) && !m.ValueIsKey })},
@@ -82,7 +91,7 @@ var roles = [RoleCount]struct {
 	RoleKNorm:       {"k norm", true, dims(keyNorm), attention(func(m *Mixer) bool { return qkNorm(m) && ownKeys(m) })},
 	RoleO:           {"o", false, dims(attended, hidden), attention(always)},
 	RoleOBias:       {"o bias", true, dims(hidden), attention(func(m *Mixer) bool { return m.OutBias })},
-	RoleAttnEndNorm: {"attention end norm", true, dims(hidden), attention(func(m *Mixer) bool { return m.EndNorm })},
+	RoleAttnEndNorm: {"attention end norm", true, dims(hidden), mixer(func(m *Mixer) bool { return m.EndNorm })},
 	RoleFFNNorm:     {"ffn norm", true, dims(hidden), mlp(func(m *MLP) bool { return !m.NoNorm })},
 	RoleGate:        {"gate", false, dims(hidden, inner), mlp(dense)},
 	RoleUp:          {"up", false, dims(hidden, inner), mlp(dense)},
@@ -118,6 +127,16 @@ var roles = [RoleCount]struct {
 	RoleExpertEndNorm: {"expert end norm", true, dims(hidden), mlp(apart)},
 	RoleSharedEndNorm: {"shared end norm", true, dims(hidden), mlp(apart)},
 	RoleExpertScale:   {"expert scale", true, dims(experts), mlp(func(m *MLP) bool { return mixture(m) && m.Experts.Scales })},
+
+	RoleMixIn:      {"mixer input", false, dims(hidden, mixerInputs), mixer(carriesState)},
+	RoleMixConv:    {"mixer convolution", true, dims(taps, channels), mixer(carriesState)},
+	RoleMixOut:     {"mixer output", false, dims(mixed, hidden), mixer(carriesState)},
+	RoleMixGate:    {"mixer gate", false, dims(hidden, mixed), mixer(delta)},
+	RoleDeltaBeta:  {"delta beta", false, dims(hidden, heads), mixer(delta)},
+	RoleDeltaAlpha: {"delta alpha", false, dims(hidden, heads), mixer(delta)},
+	RoleDeltaDT:    {"delta dt", true, dims(heads), mixer(delta)},
+	RoleDeltaA:     {"delta a", true, dims(heads), mixer(delta)},
+	RoleDeltaNorm:  {"delta norm", true, dims(valueDim), mixer(delta)},
 }
 
 // size returns one dim of a tensor.
@@ -137,13 +156,42 @@ func inputs(d *ModelDesc, _ *Layer) int64 { return int64(d.LayerInputWidth) * in
 
 func hasInputs(d *ModelDesc, _ *Layer) bool { return d.LayerInputWidth != 0 }
 
-func heads(_ *ModelDesc, l *Layer) int64   { return int64(l.Mixer.Heads) }
-func queries(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) * int64(l.Mixer.KeyDim) }
-func keys(_ *ModelDesc, l *Layer) int64    { return int64(l.Mixer.KVHeads) * int64(l.Mixer.KeyDim) }
-func values(_ *ModelDesc, l *Layer) int64  { return int64(l.Mixer.KVHeads) * int64(l.Mixer.ValueDim) }
+func heads(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) }
+
+// queries is the width of Q, with the gates in it.
+func queries(_ *ModelDesc, l *Layer) int64 {
+	n := int64(l.Mixer.Heads) * int64(l.Mixer.KeyDim)
+	if l.Mixer.OutGate {
+		n *= 2
+	}
+	return n
+}
+
+func keys(_ *ModelDesc, l *Layer) int64   { return int64(l.Mixer.KVHeads) * int64(l.Mixer.KeyDim) }
+func values(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.KVHeads) * int64(l.Mixer.ValueDim) }
 
 // attended is the width of what attention returns: values of every head.
 func attended(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) * int64(l.Mixer.ValueDim) }
+
+func taps(_ *ModelDesc, l *Layer) int64     { return int64(l.Mixer.Conv) }
+func channels(d *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Channels(d.Hidden)) }
+func valueDim(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.ValueDim) }
+
+// mixerInputs is the width of what a layer that carries a state makes of its input, and mixed that
+// of its output.
+func mixerInputs(d *ModelDesc, l *Layer) int64 {
+	if l.Mixer.Kind == MixConv {
+		return 3 * int64(d.Hidden)
+	}
+	return channels(d, l)
+}
+
+func mixed(d *ModelDesc, l *Layer) int64 {
+	if l.Mixer.Kind == MixConv {
+		return int64(d.Hidden)
+	}
+	return attended(d, l)
+}
 
 func queryNorm(d *ModelDesc, l *Layer) int64 {
 	if l.Mixer.QKRowNorm {
@@ -162,6 +210,13 @@ func keyNorm(d *ModelDesc, l *Layer) int64 {
 func always(*Mixer) bool    { return true }
 func ownKeys(m *Mixer) bool { return m.KVLayer == 0 }
 func qkNorm(m *Mixer) bool  { return m.QKNorm || m.QKRowNorm }
+
+func delta(m *Mixer) bool        { return m.Kind == MixDelta }
+func carriesState(m *Mixer) bool { return m.Kind == MixDelta || m.Kind == MixConv }
+
+func mixer(of func(*Mixer) bool) func(*ModelDesc, *Layer) bool {
+	return func(_ *ModelDesc, l *Layer) bool { return of(&l.Mixer) }
+}
 
 func attention(of func(*Mixer) bool) func(*ModelDesc, *Layer) bool {
 	return func(_ *ModelDesc, l *Layer) bool { return l.Mixer.Kind == MixAttention && of(&l.Mixer) }

@@ -22,7 +22,7 @@ var stacks = map[engine.Role]bool{
 func TestTableHasEveryRole(t *testing.T) {
 	names := map[string]bool{}
 	d := plain()
-	d.LayerInputWidth = 17
+	d.LayerInputWidth, d.Layers[0].Mixer.Conv = 17, 29
 	d.Layers[0].MLP.Experts = engine.Experts{Count: 19, Used: 2, SharedWidth: 23}
 	var outer []engine.Role
 	for role := range engine.RoleCount {
@@ -31,6 +31,10 @@ func TestTableHasEveryRole(t *testing.T) {
 		require.False(t, names[role.String()], "%v stands twice", role)
 		names[role.String()] = true
 		dims := role.Dims(&d, 0)
+		if role == engine.RoleMixConv {
+			require.Equal(t, int64(2*5*7+3*7), dims[len(dims)-1], "%v: one for each column", role)
+			dims = dims[:len(dims)-1]
+		}
 		if stacks[role] {
 			require.Equal(t, int64(19), dims[len(dims)-1], "%v: one for each expert", role)
 			dims = dims[:len(dims)-1]
@@ -52,6 +56,16 @@ func TestTableHasEveryRole(t *testing.T) {
 	require.Equal(t, []int64{23, 2}, engine.RoleSharedDown.Dims(&d, 0))
 	require.Equal(t, []int64{2, 35}, engine.RoleK.Dims(&d, 0))
 	require.Equal(t, []int64{21, 2}, engine.RoleO.Dims(&d, 0))
+	require.Equal(t, []int64{29, 2*35 + 21}, engine.RoleMixConv.Dims(&d, 0))
+	require.Equal(t, []int64{2, 2*35 + 21}, engine.RoleMixIn.Dims(&d, 0), "queries and keys of the key heads, and values")
+	require.Equal(t, []int64{21, 2}, engine.RoleMixOut.Dims(&d, 0))
+	d.Layers[0].Mixer.Kind = engine.MixConv
+	require.Equal(t, []int64{29, 2}, engine.RoleMixConv.Dims(&d, 0))
+	require.Equal(t, []int64{2, 6}, engine.RoleMixIn.Dims(&d, 0), "three parts")
+	require.Equal(t, []int64{2, 2}, engine.RoleMixOut.Dims(&d, 0))
+	d.Layers[0].Mixer.Kind, d.Layers[0].Mixer.OutGate = engine.MixAttention, true
+	require.Equal(t, []int64{2, 42}, engine.RoleQ.Dims(&d, 0), "with its gates")
+	d.Layers[0].Mixer.OutGate = false
 	d.Layers[0].Mixer.ValueDim = 17
 	require.Equal(t, []int64{2, 85}, engine.RoleV.Dims(&d, 0))
 	require.Equal(t, []int64{51, 2}, engine.RoleO.Dims(&d, 0), "O reads values")

@@ -15,6 +15,10 @@ type RunnerConfig struct {
 	KVType           Type // F32, F16, BF16 or F8
 	ActType          Type // type of activations between kernels: F16 or BF16; 0 = the engine's choice for the model
 	HostBlocks       int  // blocks of host memory: ids 0 .. HostBlocks-1; each is allocated when it is first written
+	// SavedStates and HostStates are for models whose layers carry states (ModelDesc.StateFloats),
+	// else 0. Each slot has a state of its own, besides saved states 1 .. SavedStates. Host memory
+	// has states 0 .. HostStates-1.
+	SavedStates, HostStates int
 }
 
 // RunnerCost is the device memory that a runner allocates.
@@ -24,6 +28,9 @@ type RunnerCost struct {
 	// PrefillGrain: a step whose prefill tokens are a multiple of it leaves the fewest processors
 	// idle. 0: any number is as good.
 	PrefillGrain int
+	// BytesPerState is 0 if no layer carries a state. KVBytes has one for each slot and saved
+	// state.
+	BytesPerState, HostBytesPerState uint64
 }
 
 // Runner owns the KV cache and slots of one model and runs steps. One goroutine must make all
@@ -70,6 +77,12 @@ type Segment struct {
 	// Blocks is the block table of positions 0 .. FirstPosition+len(Tokens)-1. A block may be in it
 	// several times, and in the tables of other slots, unless a step writes a token to it.
 	Blocks []int32
+	// StateFrom and StateTo are where the slot's states are read before the segment and written
+	// after it: 0 for the slot's own, else a saved state. A state remembers up to which position it
+	// has read; that of StateFrom must be FirstPosition. A segment at position 0 reads none and
+	// begins with zeros. No other slot's segment of the step may name a state that the step writes,
+	// and the next segment of the slot must read it.
+	StateFrom, StateTo int32
 }
 
 // SampleRow samples one token for a slot from the logits of one token of the step. Several rows may
@@ -125,19 +138,23 @@ const (
 	// returns ErrOutOfMemory and changes nothing.
 	BlockOut PreOpKind = 2
 	BlockIn  PreOpKind = 3 // Src in host memory, which an earlier BlockOut wrote, to Dst on the device
+	// StateOut copies state Src (0 = the slot's own), which a step wrote, to Dst in host memory, as
+	// BlockOut does.
+	StateOut PreOpKind = 4
+	StateIn  PreOpKind = 5 // Src in host memory, which an earlier StateOut wrote, to state Dst (0 = the slot's own)
 )
 
 // PreOp is an operation before the step's segments. A step runs its PreOps in order.
 type PreOp struct {
 	Kind           PreOpKind
-	Slot           int32 // of SlotSet, like the next three fields
+	Slot           int32 // of SlotSet, like the next three fields, and of StateOut and StateIn
 	SlotGeneration uint32
 	Params         *SlotParams
 	// History has the ids of positions 0 .. len-1. The caller guarantees that their keys and values
 	// are in the blocks of the slot's segments. The slot's length becomes len, so that its first
-	// segment may begin there.
+	// segment may begin there. The ids that a state has read are the caller's guarantee too.
 	History  []int32
-	Src, Dst int32 // of a block
+	Src, Dst int32 // of a block or a state
 }
 
 // Step is one forward pass over a batch.
@@ -184,7 +201,7 @@ type StepResult struct {
 	// logits of a token, they depend on the tokens of its sequence up to it alone.
 	Hidden     []float32
 	DeviceTime time.Duration
-	BytesRead  uint64 // weight and KV bytes the step had to read
+	BytesRead  uint64 // bytes of weights, KV blocks and states the step had to read
 }
 
 // Fault is a fault that a test injects into a runner.

@@ -5,9 +5,10 @@ import (
 )
 
 // Config sizes a cache: Blocks >= 0 device blocks of BlockSize >= 1 tokens, and HostBlocks >= 0 in
-// host memory.
+// host memory; States >= 0 saved states, and HostStates >= 0 in host memory.
 type Config struct {
 	Blocks, BlockSize, HostBlocks int
+	States, HostStates            int
 }
 
 // none stands for the absence of a block or node.
@@ -33,7 +34,11 @@ type Cache struct {
 	keys keyBook
 	host hostBlocks
 
+	states     states
+	hostStates hostBlocks
+
 	freeCount, idleCount, hostCount atomic.Int64 // for other goroutines
+	freeStates, idleStates          atomic.Int64
 
 	stats counters
 }
@@ -45,6 +50,7 @@ func New(cfg Config) *Cache {
 		free: make([]int32, cfg.Blocks), refs: make([]int32, cfg.Blocks),
 		nodeOf: make([]int32, cfg.Blocks), twins: make([]link, cfg.Blocks),
 		tree: newTree(cfg.Blocks, cfg.BlockSize), idle: newIdleList(), keys: newKeyBook(), host: newHostBlocks(cfg.HostBlocks),
+		states: newStates(cfg.States), hostStates: newHostBlocks(cfg.HostStates),
 	}
 	for i := range c.free {
 		c.free[i] = int32(cfg.Blocks - 1 - i)
@@ -52,6 +58,7 @@ func New(cfg Config) *Cache {
 	}
 	c.hostCount.Store(int64(cfg.HostBlocks))
 	c.count()
+	c.countStates()
 	return c
 }
 
@@ -107,6 +114,9 @@ func (c *Cache) evict() {
 	c.nodeOf[b] = none
 	c.tree.nodes[n].block = none
 	c.free = append(c.free, b)
+	if state := c.tree.nodes[n].state; state != 0 {
+		c.loseState(state)
+	}
 	c.tree.prune(n)
 	c.stats.evictions.Add(1)
 }
@@ -192,10 +202,12 @@ type Stats struct {
 	TokensLooked uint64 // tokens that Match was called with
 	TokensHit    uint64 // tokens in the blocks that it found
 	Evictions    uint64
+	// StateEvictions counts the saved states that gave way to others.
+	StateEvictions uint64
 }
 
 type counters struct {
-	lookups, hits, tokensLooked, tokensHit, evictions atomic.Uint64
+	lookups, hits, tokensLooked, tokensHit, evictions, stateEvictions atomic.Uint64
 }
 
 func (s *counters) recordMatch(asked, found int) {
@@ -212,6 +224,6 @@ func (c *Cache) Stats() Stats {
 	s := &c.stats
 	return Stats{
 		Lookups: s.lookups.Load(), Hits: s.hits.Load(), TokensLooked: s.tokensLooked.Load(), TokensHit: s.tokensHit.Load(),
-		Evictions: s.evictions.Load(),
+		Evictions: s.evictions.Load(), StateEvictions: s.stateEvictions.Load(),
 	}
 }

@@ -10,6 +10,11 @@
 // findable after its last holder released it, until Grow needs it: eviction is least recently used
 // first, leaves before their parents.
 //
+// Layers may carry a state from position to position, which blocks do not hold. A sequence then
+// starts where a saved state stands (MatchState). Saved states are findable at the nodes of the
+// tree (PublishState), have holders while a sequence needs them, and are evicted least recently
+// used first, or with the block of their node.
+//
 // The owner of the cache submits steps to a device that executes them in order. A released block
 // may therefore be reused at once although steps in flight still read it: the step that overwrites
 // it is submitted later.

@@ -2,7 +2,7 @@ package kvcache
 
 import "fmt"
 
-// hostBlocks tracks which blocks of host memory are in use.
+// hostBlocks tracks which blocks, or which states, of host memory are in use.
 type hostBlocks struct {
 	free []int32 // stack, low numbers on top: memory is allocated at first use
 	used []bool
@@ -21,7 +21,21 @@ func (c *Cache) FreeHost() int { return int(c.hostCount.Load()) }
 
 // AllocHost returns n >= 0 host blocks. If fewer are free, it changes nothing and returns false.
 func (c *Cache) AllocHost(n int) ([]int32, bool) {
-	h := &c.host
+	blocks, ok := c.host.alloc(n)
+	c.hostCount.Store(int64(len(c.host.free)))
+	return blocks, ok
+}
+
+// AllocHostState returns a state of host memory, or false if none is free.
+func (c *Cache) AllocHostState() (int32, bool) {
+	ids, ok := c.hostStates.alloc(1)
+	if !ok {
+		return none, false
+	}
+	return ids[0], true
+}
+
+func (h *hostBlocks) alloc(n int) ([]int32, bool) {
 	if n < 0 || n > len(h.free) {
 		return nil, false
 	}
@@ -32,7 +46,6 @@ func (c *Cache) AllocHost(n int) ([]int32, bool) {
 		h.used[b] = true
 		blocks[i] = b
 	}
-	c.hostCount.Store(int64(len(h.free)))
 	return blocks, true
 }
 
@@ -40,19 +53,26 @@ func (c *Cache) AllocHost(n int) ([]int32, bool) {
 // nothing has changed then. Blocks may be released as soon as the step that reads them is
 // submitted, because the device works in order.
 func (c *Cache) ReleaseHost(blocks []int32) error {
-	h := &c.host
+	err := c.host.release(blocks)
+	c.hostCount.Store(int64(len(c.host.free)))
+	return err
+}
+
+// ReleaseHostStates frees states of host memory, as ReleaseHost frees blocks.
+func (c *Cache) ReleaseHostStates(ids []int32) error { return c.hostStates.release(ids) }
+
+func (h *hostBlocks) release(blocks []int32) error {
 	for i, b := range blocks {
 		if b < 0 || int(b) >= len(h.used) || !h.used[b] {
 			for _, back := range blocks[:i] {
 				h.used[back] = true
 			}
-			return fmt.Errorf("give back host block %d of %d: it is not taken", b, len(h.used))
+			return fmt.Errorf("give back %d of %d in host memory: it is not taken", b, len(h.used))
 		}
 		h.used[b] = false
 	}
 	for i := len(blocks) - 1; i >= 0; i-- {
 		h.free = append(h.free, blocks[i])
 	}
-	c.hostCount.Store(int64(len(h.free)))
 	return nil
 }

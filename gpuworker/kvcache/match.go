@@ -80,6 +80,9 @@ func (c *Cache) Forget(t *Table) {
 	}
 	for _, n := range c.tree.hide(c.nodeOf[t.Blocks[0]]) {
 		c.keys.detachAll(&c.tree.nodes[n])
+		if state := c.tree.nodes[n].state; state != 0 {
+			c.loseState(state)
+		}
 	}
 }
 

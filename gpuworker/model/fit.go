@@ -61,7 +61,7 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if err != nil {
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
-	inst.Runner.HostBlocks = l.swap.blocks(inst.Runner.KVBlocks, price.HostBytesPerBlock)
+	inst.Runner.HostBlocks, inst.Runner.HostStates = l.swap.share(inst.Runner, price)
 	inst.oneClass = info.OneClass
 	if l.cfg.SamplingDefaults && !inst.Facts.Sampling.Empty() {
 		inst.Defaults = &inst.Facts.Sampling
@@ -143,6 +143,10 @@ const (
 	minShare = 256
 	// minSequences is the number of sequences that is planned for even if the cache is small.
 	minSequences = 16
+	// stateShare is the part of the free memory that the states of all sequences may take if there
+	// are more than minSequences, and savedShare the part that saved ones may take, at most
+	// savedPerSequence of them for each sequence.
+	stateShare, savedShare, savedPerSequence = 4, 8, 4
 	// minContext is the shortest useful sequence, in tokens, if no context was requested.
 	minContext = 2048
 	// maxBlocks keeps block ids within 32 bits.
@@ -169,7 +173,8 @@ func (p *planner) plan(sequences int, chosen bool) (engine.RunnerConfig, int, en
 	}
 	for {
 		r, context, price, err := p.planFor(sequences)
-		if err != nil || chosen || sequences <= minSequences || r.KVBlocks >= sequences*p.blocks(min(context, minShare)) {
+		fits := r.KVBlocks >= sequences*p.blocks(min(context, minShare)) && price.BytesPerState*uint64(sequences) <= p.free/stateShare
+		if err != nil || chosen || sequences <= minSequences || fits {
 			return r, context, price, err
 		}
 		sequences = max(sequences/2, minSequences)
@@ -190,7 +195,13 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	if err != nil {
 		return r, 0, price, err
 	}
-	room := p.room(price)
+	if price.BytesPerState > 0 {
+		r.SavedStates = int(min(p.free/savedShare/price.BytesPerState, uint64(savedPerSequence*sequences)))
+		if price, err = p.cost(r); err != nil {
+			return r, 0, price, err
+		}
+	}
+	room := p.room(r, price)
 	context := p.maxContext
 	if p.options.Context > 0 {
 		context = int(p.options.Context)
@@ -208,20 +219,22 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	}
 	r.KVBlocks = min(want, maxBlocks)
 	price, err = p.cost(r)
-	if err == nil && p.options.KVTokens == 0 && p.options.Context == 0 && r.KVBlocks > p.room(price) {
+	if err == nil && p.options.KVTokens == 0 && p.options.Context == 0 && r.KVBlocks > p.room(r, price) {
 		// The workspace grows with the positions that a cache holds, so room was that of a smaller one.
-		r.KVBlocks = max(min(r.KVBlocks, p.room(price)), min(p.blocks(minContext), want))
+		r.KVBlocks = max(min(r.KVBlocks, p.room(r, price)), min(p.blocks(minContext), want))
 		price, err = p.cost(r)
 	}
 	return r, min(context, r.KVBlocks*p.cfg.BlockSize), price, err
 }
 
-// room returns the number of blocks that fit into the memory that the workspace of a price leaves.
-func (p *planner) room(price engine.RunnerCost) int {
-	if p.free <= price.WorkspaceBytes {
+// room returns the number of blocks that fit into the memory that the workspace and the states of a
+// runner leave.
+func (p *planner) room(r engine.RunnerConfig, price engine.RunnerCost) int {
+	taken := price.WorkspaceBytes + price.BytesPerState*uint64(r.MaxSequences+r.SavedStates)
+	if p.free <= taken {
 		return 0
 	}
-	return int(min((p.free-price.WorkspaceBytes)/max(price.BytesPerBlock, 1), maxBlocks))
+	return int(min((p.free-taken)/max(price.BytesPerBlock, 1), maxBlocks))
 }
 
 // swapSpace shares the worker's host memory for preempted sequences among the models. It only
@@ -234,23 +247,30 @@ type swapSpace struct {
 	}
 }
 
-// blocks is how many host blocks of this size a model gets: at most the size of its KV cache, and
-// at most what is free. An engine without host blocks prices them at 0 bytes and gets none.
-func (s *swapSpace) blocks(kvBlocks int, bytes uint64) int {
+// share is how many host blocks and host states a model gets: at most as many as its KV cache has
+// blocks and as there are sequences, and at most what is free, half of it for states. An engine
+// without host blocks prices them at 0 bytes and gets none.
+func (s *swapSpace) share(r engine.RunnerConfig, price engine.RunnerCost) (blocks, states int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if bytes == 0 {
-		return 0
+	free := s.mu.free
+	if price.HostBytesPerState > 0 {
+		states = int(min(uint64(r.MaxSequences), free/2/price.HostBytesPerState))
+		free -= uint64(states) * price.HostBytesPerState
 	}
-	return int(min(uint64(kvBlocks), s.mu.free/bytes))
+	if price.HostBytesPerBlock > 0 {
+		blocks = int(min(uint64(r.KVBlocks), free/price.HostBytesPerBlock))
+	}
+	return blocks, states
 }
 
-// reserve reserves blocks and returns their bytes. Loads run one after another, so the result of
-// blocks is still valid. If the price rose since, reserve returns what is free.
-func (s *swapSpace) reserve(blocks int, bytes uint64) uint64 {
+// reserve reserves the blocks and states of a runner and returns their bytes. Loads run one after
+// another, so the result of share is still valid. If the price rose since, reserve returns what is
+// free.
+func (s *swapSpace) reserve(r engine.RunnerConfig, price engine.RunnerCost) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reserved := min(uint64(blocks)*bytes, s.mu.free)
+	reserved := min(uint64(r.HostBlocks)*price.HostBytesPerBlock+uint64(r.HostStates)*price.HostBytesPerState, s.mu.free)
 	s.mu.free -= reserved
 	return reserved
 }

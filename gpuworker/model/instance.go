@@ -53,9 +53,11 @@ type Instance struct {
 	sizes    []uint64 // resident bytes of every tensor, in binding order
 	weights  uint64   // resident bytes of bound tensors
 	cache    uint64   // bytes of the runner
-	// oneClass is engine.DeviceInfo.OneClass, hostBlock the host memory of a KV block in bytes.
+	// oneClass is engine.DeviceInfo.OneClass, hostBlock the host memory of a KV block in bytes, and
+	// hostState that of a state, 0 if no layer carries one.
 	oneClass  bool
 	hostBlock uint64
+	hostState uint64
 	grain     int                     // engine.RunnerCost.PrefillGrain
 	stop      context.CancelCauseFunc // ends the loop
 	ended     chan struct{}           // closed when the loop has ended

@@ -118,8 +118,8 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
 		return 0, err
 	}
-	inst.hostBlock, inst.grain = price.HostBytesPerBlock, price.PrefillGrain
-	reserved := l.swap.reserve(inst.Runner.HostBlocks, price.HostBytesPerBlock)
+	inst.hostBlock, inst.hostState, inst.grain = price.HostBytesPerBlock, price.HostBytesPerState, price.PrefillGrain
+	reserved := l.swap.reserve(inst.Runner, price)
 	inst.resources.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
 			return err
@@ -161,7 +161,7 @@ func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
 		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, WholeTexts: inst.Facts.WholeTexts,
-		BlockBytes: inst.hostBlock, Grain: inst.grain,
+		BlockBytes: inst.hostBlock, Grain: inst.grain, States: inst.hostState > 0, StateBytes: inst.hostState,
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

@@ -118,17 +118,56 @@ func TestDefaultCacheLeavesRoomForAWorkspaceThatGrowsWithIt(t *testing.T) {
 	require.Greater(t, price.KVBytes+price.WorkspaceBytes, p.free)
 }
 
+func TestStatesOfSequencesArePlanned(t *testing.T) {
+	for name, tc := range map[string]struct {
+		free, state           uint64
+		sequences             int
+		wantSequences, wanted int
+	}{
+		"a state for each sequence and saved ones": {1 << 24, 1 << 10, 64, 64, 256},
+		"saved ones within an eighth":              {1 << 24, 1 << 15, 64, 64, 64},
+		"fewer sequences for large states":         {1 << 24, 1 << 17, 128, 32, 16},
+		"the fewest for larger ones":               {1 << 24, 1 << 20, 128, 16, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planner{
+				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, maxContext: 4096, free: tc.free,
+				cost: func(r engine.RunnerConfig) (engine.RunnerCost, error) {
+					states := tc.state * uint64(r.MaxSequences+r.SavedStates)
+					return engine.RunnerCost{BytesPerBlock: 16, BytesPerState: tc.state, KVBytes: uint64(r.KVBlocks)*16 + states}, nil
+				},
+			}
+			r, _, price, err := p.plan(tc.sequences, false)
+			require.NoError(t, err)
+			require.Equal(t, []int{tc.wantSequences, tc.wanted}, []int{r.MaxSequences, r.SavedStates})
+			if tc.state < 1<<20 {
+				require.LessOrEqual(t, price.KVBytes, tc.free)
+			}
+		})
+	}
+}
+
 func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
 	s := &swapSpace{}
 	s.mu.free = 1000
-	require.Equal(t, 0, s.blocks(5, 0), "an engine without it")
-	require.Equal(t, 5, s.blocks(5, 100), "no more than the cache")
-	require.Equal(t, 10, s.blocks(50, 100), "no more than there is")
-	first := s.reserve(7, 100)
+	blocks := func(n int, bytes uint64) int {
+		blocks, states := s.share(engine.RunnerConfig{KVBlocks: n, MaxSequences: 9}, engine.RunnerCost{HostBytesPerBlock: bytes})
+		require.Zero(t, states)
+		return blocks
+	}
+	require.Equal(t, 0, blocks(5, 0), "an engine without it")
+	require.Equal(t, 5, blocks(5, 100), "no more than the cache")
+	require.Equal(t, 10, blocks(50, 100), "no more than there is")
+	price := engine.RunnerCost{HostBytesPerBlock: 100, HostBytesPerState: 60}
+	kv, states := s.share(engine.RunnerConfig{KVBlocks: 50, MaxSequences: 4}, price)
+	require.Equal(t, []int{7, 4}, []int{kv, states}, "a state for each sequence")
+	kv, states = s.share(engine.RunnerConfig{KVBlocks: 50, MaxSequences: 100}, price)
+	require.Equal(t, []int{5, 8}, []int{kv, states}, "half for states")
+	first := s.reserve(engine.RunnerConfig{HostBlocks: 4, HostStates: 5}, price)
 	require.Equal(t, uint64(700), first)
-	require.Equal(t, 3, s.blocks(50, 100))
-	require.Equal(t, 0, s.blocks(50, 301))
-	rest := s.reserve(4, 100)
+	require.Equal(t, 3, blocks(50, 100))
+	require.Equal(t, 0, blocks(50, 301))
+	rest := s.reserve(engine.RunnerConfig{HostBlocks: 4}, price)
 	require.Equal(t, uint64(300), rest)
 	s.release(first)
 	s.release(rest)

@@ -3,6 +3,7 @@ package sametest_test
 import (
 	"flag"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -45,7 +46,8 @@ func openCPU(t *testing.T) engine.Device {
 func TestTheCPUEngineAndTheLoopKeepTheirBits(t *testing.T) {
 	sametest.Run(t, openCPU, chosen(t, sametest.Options{
 		Scenarios: 2000, Workers: runtime.GOMAXPROCS(0), RowsEvery: 60, WideEvery: 75, LongEvery: 2000,
-		Demanded: append(sametest.Everywhere(), sametest.SawDecodeClass, sametest.SawLong, sametest.SawDescribed),
+		Demanded: slices.Concat(sametest.Everywhere(), sametest.States(),
+			[]string{sametest.SawDecodeClass, sametest.SawLong, sametest.SawDescribed}),
 	}))
 }
 
@@ -57,6 +59,6 @@ func TestTheSimEngineAndTheLoopKeepTheirTokens(t *testing.T) {
 		return dev
 	}
 	sametest.Run(t, open, chosen(t, sametest.Options{
-		Scenarios: 300, Workers: runtime.GOMAXPROCS(0), Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested},
+		Scenarios: 300, Workers: runtime.GOMAXPROCS(0), Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested, sametest.SawStateRead},
 	}))
 }

@@ -318,7 +318,22 @@ func (d *drawer) loop() {
 	}
 	s.cfg.Runner, s.cfg.Context, s.cfg.OneClass = cfg, m.desc.Context, d.opts.oneClass
 	s.cfg.BlockBytes = pick[uint64](d.dice, 1, 1, 1<<40) // it pays to swap, or does not
+	if m.stateful() {
+		d.states()
+	}
 	s.cfg.StepTarget = pick(d.dice, 0, time.Microsecond, 200*time.Microsecond, time.Millisecond)
 	s.cfg.SharedTarget = pick(d.dice, 0, time.Microsecond, 100*time.Microsecond)
 	s.cfg.YieldAfter = pick(d.dice, time.Millisecond, 3*time.Millisecond)
+}
+
+// states draws what a loop has for states. Where there is room in host memory, it mostly pays to
+// swap: few scenarios have states.
+func (d *drawer) states() {
+	c := &d.s.cfg
+	c.States, c.StateBytes, c.StateInterval = true, 1, pick(d.dice, 0, 16, 64)
+	c.Runner.SavedStates = pick(d.dice, 0, 1, 3, c.Runner.SavedStates)
+	c.Runner.HostStates = pick(d.dice, 0, 1, c.Runner.HostStates, c.Runner.HostStates)
+	if !d.in(4) {
+		c.BlockBytes, c.Runner.HostBlocks = 1, 64
+	}
 }

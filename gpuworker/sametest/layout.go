@@ -31,5 +31,8 @@ func sized(layout int, m *model) engine.RunnerConfig {
 	case m.desc.Context > 1<<16:
 		cfg.KVBlocks += m.desc.Context / cfg.BlockSize
 	}
+	if m.stateful() && layout != layoutAlone {
+		cfg.SavedStates, cfg.HostStates = 24, 8
+	}
 	return cfg
 }

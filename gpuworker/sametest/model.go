@@ -24,11 +24,13 @@ const (
 	modelWide      = numOrdinary
 	modelLong      = numOrdinary + 1
 	firstDescribed = numOrdinary + 2
-	numDescribed   = 8
+	numRandom      = 8
+	numDescribed   = numRandom + 2
 )
 
-// models differ in all that decides which kernels run: widths of heads, how many share keys, types, rotation, norms, biases. The
-// described ones have random layers with windows, caps, shared keys and whatever else a description may have.
+// models differ in all that decides which kernels run: widths of heads, how many share keys, types,
+// rotation, norms, biases. The described ones have random layers with windows, caps, shared keys
+// and whatever else a description may have, and the last of them layers that carry a state.
 var models = withDescribed([firstDescribed + numDescribed]model{
 	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32},
 	{"heads of 64, F16", shape(func(d *engine.Uniform) {
@@ -64,14 +66,23 @@ var models = withDescribed([firstDescribed + numDescribed]model{
 })
 
 func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed + numDescribed]model {
-	for i := range numDescribed {
+	for i := range numRandom {
 		desc := enginetest.Description(uint64(i))
 		desc.Context = 1024
 		weights, kv := []engine.Type{engine.F32, engine.BF16}[i%2], []engine.Type{engine.F32, engine.F16, engine.BF16}[i%3]
 		models[firstDescribed+i] = model{name: fmt.Sprintf("random description %d", i), desc: desc, types: one(weights), kv: kv}
 	}
+	for i, kv := range []engine.Type{engine.F32, engine.F16} {
+		desc := enginetest.Hybrid()
+		desc.Context = 1024
+		weights := []engine.Type{engine.F32, engine.BF16}[i]
+		models[firstDescribed+numRandom+i] = model{name: fmt.Sprintf("delta nets and convolutions, %d", i), desc: desc, types: one(weights), kv: kv}
+	}
 	return models
 }
+
+// stateful reports whether layers carry a state.
+func (m *model) stateful() bool { return m.desc.StateFloats() > 0 }
 
 // shape is a small model with one thing or another changed.
 func shape(change func(*engine.Uniform)) engine.ModelDesc {

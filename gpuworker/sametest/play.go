@@ -84,14 +84,14 @@ func guard(ctx context.Context, loop *batch.Loop) (guarded context.Context, rele
 func settled(loop *batch.Loop) error {
 	for began := time.Now(); ; time.Sleep(50 * time.Microsecond) {
 		stats := loop.Stats()
-		if loop.Idle() && stats.FreeBlocks == stats.TotalBlocks {
+		if loop.Idle() && stats.FreeBlocks == stats.TotalBlocks && stats.FreeStates == stats.TotalStates {
 			if stats.StepsAfterCancel > 0 {
 				return fmt.Errorf("cancelled sequences were in %d steps planned later", stats.StepsAfterCancel)
 			}
 			return nil
 		}
 		if time.Since(began) > patience {
-			return errors.New("everybody has got an end, and the loop is not idle with every block free")
+			return errors.New("everybody has got an end, and the loop is not idle with every block and state free")
 		}
 	}
 }

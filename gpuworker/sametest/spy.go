@@ -27,6 +27,8 @@ func (s *spy) Submit(step *engine.Step) error {
 		s.saw(SawPrevious, g.Tokens[0] == engine.PreviousSample)
 		s.saw(SawReplay, g.Class == engine.Decode && len(g.Tokens) > 1)
 		s.saw(SawChunks, g.Class == engine.Prefill && g.FirstPosition > 0)
+		s.saw(SawStateSaved, g.StateTo > 0)
+		s.saw(SawStateRead, g.StateFrom > 0)
 		if g.Class == engine.Decode && len(g.Tokens) == 1 {
 			rows++
 		} else {
@@ -40,6 +42,8 @@ func (s *spy) Submit(step *engine.Step) error {
 		s.saw(SawHistory, op.Kind == engine.SlotSet && len(op.History) > 0)
 		s.saw(SawBlockOut, op.Kind == engine.BlockOut)
 		s.saw(SawBlockIn, op.Kind == engine.BlockIn)
+		s.saw(SawStateOut, op.Kind == engine.StateOut)
+		s.saw(SawStateIn, op.Kind == engine.StateIn)
 		s.saw(SawBlockCopy, op.Kind == engine.BlockCopy)
 	}
 	return nil

@@ -17,6 +17,10 @@ const (
 	SawBlockOut    = "blocks copied out to host memory"
 	SawBlockIn     = "blocks copied in from host memory"
 	SawBlockCopy   = "blocks copied on the device"
+	SawStateSaved  = "segments that save a state"
+	SawStateRead   = "segments that begin with a saved state"
+	SawStateOut    = "states copied out to host memory"
+	SawStateIn     = "states copied in from host memory"
 	SawMasks       = "masks that followed their step"
 	SawReplay      = "runs of generated tokens computed together"
 	SawForced      = "tokens that a grammar forced"
@@ -66,6 +70,7 @@ const (
 	SawWide          = "answers of a width of 4096"
 	SawLong          = "answers with more keys than 65536"
 	SawDescribed     = "answers of models with random layers"
+	SawStateful      = "answers of models whose layers carry a state"
 )
 
 // SawResumed names an answer that was resumed after the given number of tokens.
@@ -93,6 +98,11 @@ func Everywhere() []string {
 	return things
 }
 
+// States is what happens where layers may carry a state.
+func States() []string {
+	return []string{SawStateSaved, SawStateRead, SawStateOut, SawStateIn, SawStateful}
+}
+
 // tally counts what of a compared answer there was to get wrong.
 func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 	q, p := &a.asks[i], &a.asks[i].params
@@ -109,7 +119,7 @@ func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 		SawPriority: a.request.Priority != 0, SawTenant: a.request.Tenant != "", SawTurn: s.kind == kindTurns && a.follows != none,
 		SawRested: a.rest != none, SawDecodeClass: q.class == engine.Decode, SawWide: s.kind == kindWide,
 		SawLong: len(q.prompt) > 1<<16 && len(got.rows) > 0, SawResumed(resumed): resumed > 0 && len(got.rows) > 0,
-		SawDescribed: s.model >= firstDescribed,
+		SawDescribed: s.model >= firstDescribed && s.model < firstDescribed+numRandom, SawStateful: models[s.model].stateful(),
 	} {
 		if happened {
 			c.Add(thing, 1)

@@ -101,6 +101,19 @@ var small = map[string]Family{
 		"embedding_scale": float32(3), "residual_scale": float32(0.22), "logit_scale": float32(0.5), "attention.scale": float32(0.125),
 		"expert_count": uint32(9), "expert_used_count": uint32(3), "expert_shared_feed_forward_length": uint32(28),
 	})},
+	// Every third layer is attention; its first layer carries a state.
+	"lfm2": {Keys: keys(6, 48, 80, 6, 0, 8, map[string]any{
+		"attention.head_count_kv": eachLayer(6, func(i int) int32 { return int32(i % 3 / 2 * 2) }), "shortconv.l_cache": uint32(3),
+		"rope.freq_base": float32(1e6),
+	})},
+	"lfm2moe": {
+		Keys: keys(6, 48, 80, 6, 0, 8, map[string]any{
+			"attention.head_count_kv": eachLayer(6, func(i int) int32 { return int32(i % 3 / 2 * 3) }), "shortconv.l_cache": uint32(3),
+			"leading_dense_block_count": uint32(2), "expert_gating_func": uint32(2),
+			"expert_count": uint32(10), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(28),
+		}),
+		Tensors: []string{"blk.2.exp_probs_b.bias"},
+	},
 	"llama": {Keys: keys(3, 48, 80, 6, 2, 10, nil), Tensors: []string{headName}, Factors: []float64{1, 1, 2, 6, 8}},
 	"minimax-m2": {
 		Keys: keys(3, 48, 24, 4, 2, 16, map[string]any{
@@ -145,6 +158,31 @@ var small = map[string]Family{
 		Tensors: []string{headName},
 	},
 	"qwen3": {Keys: keys(3, 48, 80, 4, 2, 20, nil), Tensors: []string{headName}},
+	// Of its six layers the third and the last are attention. With narrower heads the norm of what a state returns amplifies
+	// rounding beyond the bound of the comparisons.
+	"qwen35": {Keys: keys(6, 48, 80, 4, 2, 16, map[string]any{
+		"rope.dimension_count": uint32(8), "rope.dimension_sections": []int32{2, 1, 1, 0}, "full_attention_interval": uint32(3),
+		"ssm.conv_kernel": uint32(4), "ssm.state_size": uint32(48), "ssm.group_count": uint32(2), "ssm.time_step_rank": uint32(6), "ssm.inner_size": uint32(288),
+		"nextn_predict_layers": uint32(0),
+	})},
+	"qwen35moe": {
+		Keys: keys(6, 48, 80, 4, 2, 16, map[string]any{
+			"rope.dimension_count": uint32(8), "rope.dimension_sections": []int32{2, 1, 1, 0}, "full_attention_interval": uint32(3),
+			"ssm.conv_kernel": uint32(4), "ssm.state_size": uint32(48), "ssm.group_count": uint32(2), "ssm.time_step_rank": uint32(4), "ssm.inner_size": uint32(192),
+			"expert_count": uint32(12), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20),
+			"expert_shared_feed_forward_length": uint32(28), "nextn_predict_layers": uint32(0),
+		}),
+		Tensors: []string{headName},
+	},
+	"qwen3next": {
+		Keys: keys(6, 48, 80, 4, 2, 16, map[string]any{
+			"rope.dimension_count": uint32(4), "full_attention_interval": uint32(3),
+			"ssm.conv_kernel": uint32(4), "ssm.state_size": uint32(48), "ssm.group_count": uint32(2), "ssm.time_step_rank": uint32(4), "ssm.inner_size": uint32(192),
+			"expert_count": uint32(12), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20),
+			"expert_shared_feed_forward_length": uint32(28),
+		}),
+		Tensors: []string{headName},
+	},
 	"qwen3moe": {
 		Keys: keys(3, 48, 80, 4, 2, 20, map[string]any{
 			"expert_count": uint32(16), "expert_used_count": uint32(4), "expert_feed_forward_length": uint32(24),

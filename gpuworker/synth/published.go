@@ -42,6 +42,34 @@ var published = []Shape{
 		"vocab_size": uint32(151936), "context_length": uint32(40960), "rope.freq_base": float32(1e6),
 		"expert_count": uint32(128), "expert_used_count": uint32(8), "expert_feed_forward_length": uint32(768),
 	}), headName),
+	// https://huggingface.co/LiquidAI/LFM2-1.2B
+	family("lfm2-1.2b", "lfm2", keys(16, 2048, 8192, 32, 0, 64, map[string]any{
+		"vocab_size": uint32(65536), "context_length": uint32(128000), "attention.layer_norm_rms_epsilon": float32(1e-5),
+		"attention.head_count_kv": eachLayer(16, func(i int) int32 {
+			if i == 2 || i == 5 || i >= 8 && i%2 == 0 && i < 16 {
+				return 8
+			}
+			return 0
+		}), "shortconv.l_cache": uint32(3), "rope.freq_base": float32(1e6),
+	})),
+	// https://huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct
+	withExperts(deltaPublished("qwen3-next-80b-a3b", "qwen3next", 48, 2048, 5120, map[string]any{
+		"vocab_size": uint32(151936), "expert_shared_feed_forward_length": uint32(512),
+	}), 512, 10, 512),
+	// https://huggingface.co/Qwen/Qwen3.5-35B-A3B
+	withExperts(deltaPublished("qwen3.5-35b-a3b", "qwen35moe", 40, 2048, 512, map[string]any{
+		"vocab_size": uint32(248320), "expert_shared_feed_forward_length": uint32(512), "rope.dimension_sections": []int32{11, 11, 10, 0},
+	}), 256, 8, 512),
+}
+
+// deltaPublished is a Qwen 3 Next or 3.5 with 32 value heads.
+func deltaPublished(name, architecture string, layers, hidden, ffn uint32, more map[string]any) Shape {
+	of := keys(layers, hidden, ffn, 16, 2, 256, map[string]any{
+		"context_length": uint32(262144), "rope.dimension_count": uint32(64), "rope.freq_base": float32(1e7), "ssm.conv_kernel": uint32(4),
+		"ssm.state_size": uint32(128), "ssm.group_count": uint32(16), "ssm.time_step_rank": uint32(32), "ssm.inner_size": uint32(4096),
+	})
+	maps.Copy(of, more)
+	return family(name, architecture, of, headName)
 }
 
 func family(name, architecture string, keys map[string]any, tensors ...string) Shape {

@@ -190,6 +190,12 @@ func fillOf(role engine.Role) func(stream, int) float32 {
 		return wideBias
 	case engine.RoleChoiceBias:
 		return choiceBias
+	case engine.RoleMixConv:
+		return tap
+	case engine.RoleDeltaA:
+		return decay
+	case engine.RoleDeltaDT:
+		return step
 	default:
 		return norm
 	}
@@ -236,6 +242,16 @@ func choiceBias(s stream, i int) float32 { return unit(s.word(uint64(i))) / 10 }
 func wideBias(s stream, i int) float32 {
 	u := 2*unit(s.word(uint64(i))) - 1
 	return 8 * u * u * u
+}
+
+// tap scatters from -2 to 2, and decay from -4 to -0.01, more often near it: with a step from -3 to
+// 1, heads remember from one position to hundreds.
+func tap(s stream, i int) float32  { return 4*unit(s.word(uint64(i))) - 2 }
+func step(s stream, i int) float32 { return 4*unit(s.word(uint64(i))) - 3 }
+
+func decay(s stream, i int) float32 {
+	u := unit(s.word(uint64(i)))
+	return -0.01 - 4*u*u
 }
 
 // unit returns a number from 0 up to and without 1.

@@ -157,6 +157,11 @@ static void test_descriptions(mr_device *device) {
   REFUSE(layer->mixer., flags, MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM, "by head and by row");
   REFUSE(layer->mlp., width, INT32_MAX, "layer 1 ffn is 2147483647");
   REFUSE(layer->mlp., activation, 3, "layer 1 activation is 3");
+  REFUSE(layer->mixer., kind, MR_MIX_DELTA, "layer 1 taps is 0: want 2 to 64");
+  REFUSE(layer->mixer., kind, MR_MIX_CONV, "layer 1 taps is 0: want 2 to 64");
+  REFUSE(layer->mixer., conv, 3, "layer 1 is attention, and has a convolution or tiled heads");
+  REFUSE(layer->mixer., flags, MR_MIX_TILED_HEADS, "layer 1 is attention, and has a convolution or tiled heads");
+  REFUSE(layer->mixer., flags, MR_MIX_OUT_GATE | MR_MIX_QK_ROW_NORM, "layer 1 norms whole rows of Q, which has gates in it");
   REFUSE(layer->mlp., kind, 0, "layer 1 mlp kind is 0");
   REFUSE(layer->mlp., kind, MR_MLP_EXPERTS, "layer 1 experts is 0");
   REFUSE(layer->experts., count, 4, "layer 1 mlp is dense and has experts");
@@ -172,11 +177,10 @@ static void test_descriptions(mr_device *device) {
 #undef REFUSE
 #define UNKNOWN(of, member, value, text) REFUSED(of, member, value, MR_UNIMPLEMENTED, text)
   UNKNOWN(layer->mixer., kind, MR_MIX_LATENT, "layer 1 mixer is latent attention");
-  UNKNOWN(layer->mixer., kind, MR_MIX_DELTA, "layer 1 mixer is a gated delta rule");
   UNKNOWN(layer->mixer., value_dim, 32, "layer 1 value_dim is 32");
   UNKNOWN(layer->mixer., flags, 1u << 30, "unknown flags");
   UNKNOWN(layer->mlp., flags, 1u << 30, "unknown flags");
-  UNKNOWN(layer->mixer., reserved[2], 1, "layer 1 sets a reserved member");
+  UNKNOWN(layer->mixer., reserved[1], 1, "layer 1 sets a reserved member");
   UNKNOWN(layer->mlp., reserved[0], 1, "layer 1 sets a reserved member");
   UNKNOWN(rope->, reserved0, 1, "rope 0 sets a reserved member");
 #undef UNKNOWN
@@ -198,7 +202,7 @@ static void test_binding(mr_device *device) {
   mr_tensor_desc tensor;
   uint64_t bytes = 0;
   OK(create(device, &desc, &model));
-  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 46");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 55");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 2, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 2");
   refuse_tensor(device, model, tensor_of(MR_ROLE_OUTPUT_NORM, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 0");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 255, 0), 1020, MR_INVALID_ARGUMENT, "want (256)");

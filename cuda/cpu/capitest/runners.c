@@ -266,6 +266,11 @@ static void test_history_and_host_blocks(mr_model *model) {
   CHECK(a.samples[0].token == first.samples[0].token && a.samples[0].logprob == first.samples[0].logprob);
   ops[0].dst_block = 3;
   FAILS(MR_INVALID_ARGUMENT, "host memory", api->step_submit(runner, &r.step));
+  ops[0].kind = MR_PRE_STATE_OUT;
+  FAILS(MR_INVALID_ARGUMENT, "no layer of the model carries one", api->step_submit(runner, &r.step));
+  r.step.pre_op_count = 0;
+  r.segment.state_to = 1;
+  FAILS(MR_INVALID_ARGUMENT, "names state 1, wanted 0 .. 0", api->step_submit(runner, &r.step));
   OK(api->runner_destroy(runner));
 }
 
@@ -315,6 +320,7 @@ static void test_cost(mr_device *device, mr_model *model) {
   memset(&cost, 0, sizeof cost);
   cost.struct_size = sizeof cost;
   OK(api->runner_cost(model, &config, &cost));
+  CHECK(cost.bytes_per_state == 0 && cost.host_bytes_per_state == 0);
   CHECK(cost.kv_bytes > 0 && cost.workspace_bytes > 0 && cost.bytes_per_block * 8 <= cost.kv_bytes);
   OK(api->runner_create(model, &config, &runner));
   info = info_of(device);
@@ -339,6 +345,12 @@ static void test_cost(mr_device *device, mr_model *model) {
   config = tiny_config();
   config.host_blocks = -1;
   FAILS(MR_INVALID_ARGUMENT, "host_blocks", api->runner_create(model, &config, &runner));
+  config = tiny_config();
+  config.saved_states = 1;
+  FAILS(MR_INVALID_ARGUMENT, "no layer of the model carries a state", api->runner_create(model, &config, &runner));
+  config = tiny_config();
+  config.host_states = -1;
+  FAILS(MR_INVALID_ARGUMENT, "host_states", api->runner_create(model, &config, &runner));
   config = tiny_config();
   config.kv_blocks = INT32_MAX;
   FAILS(MR_RESOURCE_EXHAUSTED, "bytes", api->runner_create(model, &config, &runner));

@@ -138,11 +138,113 @@ void rope(Isa isa) {
       }
 }
 
+void convolutions(Isa isa) {
+  const VecOps& ops = vec_ops(isa);
+  for (const int64_t n : kLengths)
+    for (const int32_t taps : {2, 3, 4, 7}) {
+      check::Numbers numbers(static_cast<uint64_t>(n + 1000 * taps));
+      std::vector<float> rows(static_cast<size_t>(n * taps)), weights(rows.size());
+      for (float& x : rows) x = numbers.normal();
+      for (float& x : weights) x = numbers.normal();
+      for (int32_t missing = 0; missing < taps; ++missing) {  // rows before the first position of a sequence
+        std::vector<const float*> at(static_cast<size_t>(taps));
+        for (int32_t j = missing; j < taps; ++j) at[static_cast<size_t>(j)] = rows.data() + j * n;
+        Guarded out(n);
+        ops.convolve(at.data(), weights.data(), taps, n, out.data());
+        for (int64_t i = 0; i < n; ++i) {
+          double want = 0, size = 0;
+          for (int32_t j = missing; j < taps; ++j) {
+            const size_t at_i = static_cast<size_t>(j * n + i);
+            const double product = static_cast<double>(rows[at_i]) * static_cast<double>(weights[at_i]);
+            want += product;
+            size += std::fabs(product);
+          }
+          CHECK(check::close(out[i], want, 4e-7 * size, 0), "%s convolve n=%d taps=%d of %d i=%d: %g, wanted %g", name(isa),
+                static_cast<int>(n), taps - missing, taps, static_cast<int>(i), static_cast<double>(out[i]), want);
+        }
+        CHECK(out.intact(), "%s convolve n=%d wrote outside", name(isa), static_cast<int>(n));
+      }
+      Guarded unit(n);
+      double square = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const double x = static_cast<double>(rows[static_cast<size_t>(i)]);
+        square += x * x;
+      }
+      ops.unit(rows.data(), 0.25f, n, unit.data());
+      for (int64_t i = 0; i < n; ++i)
+        CHECK(check::close(unit[i], static_cast<double>(rows[static_cast<size_t>(i)]) * 0.25 / std::sqrt(square + 1e-6), 1e-30, 1e-6),
+              "%s unit n=%d i=%d: %g", name(isa), static_cast<int>(n), static_cast<int>(i), static_cast<double>(unit[i]));
+      CHECK(unit.intact(), "%s unit n=%d wrote outside", name(isa), static_cast<int>(n));
+    }
+}
+
+void delta_rule(Isa isa) {
+  const VecOps& ops = vec_ops(isa);
+  constexpr int64_t kPositions = 200;
+  for (const int32_t key_dim : {1, 3, 16, 33, 128})
+    for (const int32_t value_dim : {1, 5, 16, 17, 63, 64, 65, 128, 130}) {
+      check::Numbers numbers(static_cast<uint64_t>(key_dim * 1000 + value_dim));
+      const int64_t stride = 2 * key_dim + value_dim + 3, rows = kPositions * stride;
+      std::vector<float> in(static_cast<size_t>(rows)), decay(kPositions), beta(kPositions);
+      for (float& x : in) x = numbers.normal();
+      for (int64_t t = 0; t < kPositions; ++t) {
+        float* const row = in.data() + t * stride;
+        ops.unit(row, 1, key_dim, row);
+        ops.unit(row + key_dim, 1, key_dim, row + key_dim);
+        decay[static_cast<size_t>(t)] = static_cast<float>(t % 7 == 6 ? 0.3 : 0.9 + 0.1 * numbers.uniform());
+        beta[static_cast<size_t>(t)] = static_cast<float>(numbers.uniform());
+      }
+      Guarded s(int64_t{key_dim} * value_dim), once(int64_t{key_dim} * value_dim);
+      Guarded out(kPositions * value_dim), each(kPositions * value_dim);
+      std::vector<double> plain(static_cast<size_t>(key_dim * value_dim));
+      for (int64_t i = 0; i < int64_t{key_dim} * value_dim; ++i) plain[static_cast<size_t>(i)] = s[i] = once[i] = numbers.normal();
+      const auto run = [&](float* state, int64_t from, int64_t count, float* to) {
+        const float* const row = in.data() + from * stride;
+        DeltaArgs args = {};
+        args.s = state, args.key_dim = key_dim, args.value_dim = value_dim;
+        args.count = count, args.stride = stride, args.out_stride = value_dim;
+        args.q = row, args.k = row + key_dim, args.v = row + 2 * key_dim;
+        args.decay = decay.data() + from, args.beta = beta.data() + from, args.out = to + from * value_dim;
+        ops.delta(args);
+      };
+      run(once.data(), 0, kPositions, out.data());
+      for (int64_t from = 0, count; from < kPositions; from += count) {
+        count = std::min(kPositions - from, 1 + numbers.below(9));
+        run(s.data(), from, count, each.data());
+      }
+      CHECK(std::memcmp(out.data(), each.data(), static_cast<size_t>(kPositions * value_dim) * 4) == 0 &&
+                std::memcmp(s.data(), once.data(), static_cast<size_t>(key_dim * value_dim) * 4) == 0,
+            "%s delta of %dx%d: cuts change bits", name(isa), key_dim, value_dim);
+      CHECK(s.intact() && once.intact() && out.intact() && each.intact(), "%s delta of %dx%d wrote outside", name(isa), key_dim, value_dim);
+      for (int64_t t = 0; t < kPositions; ++t) {
+        const float *const q = in.data() + t * stride, *const k = q + key_dim, *const v = k + key_dim;
+        for (int32_t c = 0; c < value_dim; ++c) {
+          double held = 0, want = 0;
+          for (int32_t i = 0; i < key_dim; ++i) {
+            double& x = plain[static_cast<size_t>(i * value_dim + c)];
+            x *= static_cast<double>(decay[static_cast<size_t>(t)]);
+            held += x * static_cast<double>(k[i]);
+          }
+          const double d = (static_cast<double>(v[c]) - held) * static_cast<double>(beta[static_cast<size_t>(t)]);
+          for (int32_t i = 0; i < key_dim; ++i) {
+            double& x = plain[static_cast<size_t>(i * value_dim + c)];
+            x += static_cast<double>(k[i]) * d;
+            want += x * static_cast<double>(q[i]);
+          }
+          CHECK(check::close(out[t * value_dim + c], want, 2e-5, 1e-5), "%s delta of %dx%d position %d column %d: %g, wanted %g", name(isa),
+                key_dim, value_dim, static_cast<int>(t), c, static_cast<double>(out[t * value_dim + c]), want);
+        }
+      }
+    }
+}
+
 }  // namespace
 
 int main() {
   check::each_isa(elementwise);
   check::each_isa(passes);
   check::each_isa(rope);
+  check::each_isa(convolutions);
+  check::each_isa(delta_rule);
   return check::report("vecops");
 }

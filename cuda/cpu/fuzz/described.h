@@ -71,4 +71,26 @@ inline Described rich_description() {
   return d;
 }
 
+// Layers that carry a state, around attention with a gate.
+inline Described state_description() {
+  plain_model m = small_model();
+  m.layers = 3;
+  Described d(m);
+  mr_mixer_desc &delta = d.arrays.layers[0].mixer, &conv = d.arrays.layers[2].mixer;
+  d.arrays.layers[1].mixer.flags |= MR_MIX_OUT_GATE;
+  delta = conv = {};
+  delta.kind = MR_MIX_DELTA;
+  delta.flags = MR_MIX_TILED_HEADS;
+  delta.heads = 4;
+  delta.kv_heads = 2;
+  delta.key_dim = 9;
+  delta.value_dim = 20;
+  conv.kind = MR_MIX_CONV;
+  conv.flags = MR_MIX_END_NORM;
+  delta.rope = conv.rope = -1;
+  delta.conv = 4;
+  conv.conv = 3;
+  return d;
+}
+
 }  // namespace fuzz

@@ -12,16 +12,17 @@
 
 namespace fuzz {
 
-// A device with two sealed models that all inputs share.
+// A device with sealed models that all inputs share.
 struct Ground {
   mr_device* device = nullptr;
-  mr_model *small = nullptr, *rich = nullptr;
+  mr_model *small = nullptr, *rich = nullptr, *stateful = nullptr;
 
   Ground(const char* path, int32_t threads) {
     const mr_device_options options = device_options(path, threads);
     must(api->device_open(&options, &device), "a device opens");
     small = make(small_description(), [](int32_t) { return 0; });
     rich = make(rich_description(), rich_type);
+    stateful = make(state_description(), [](int32_t) { return 0; });
   }
 
   template <class TypeOf>
@@ -57,6 +58,7 @@ inline void run(const uint8_t* data, size_t size) {
     world.devices.add(ground.device, {true});
     world.models.add(ground.small, {small_description(), true, true});
     world.models.add(ground.rich, {rich_description(), true, true});
+    world.models.add(ground.stateful, {state_description(), true, true});
     for (int i = 0; i < 48 && !in.done(); ++i) calls[in.below(std::size(calls))](world, in);
     world.close();
   }

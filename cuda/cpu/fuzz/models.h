@@ -68,7 +68,8 @@ inline mr_buffer* weights(World& w, mr_device* device, const mr_tensor_desc& ten
   for (uint8_t& b : bytes) b = static_cast<uint8_t>(next() >> 24) & 0xb3;
   for (size_t i = 0; tensor.type == 0 && i + 4 <= size; i += 4) {
     const float value = (tensor.ndims == 1 ? 1.0f : 0.0f) + (static_cast<float>(next() >> 8) / (1 << 24) - 0.5f) / 2;
-    std::memcpy(bytes.data() + i, &value, 4);
+    const float given = tensor.role == MR_ROLE_DELTA_A ? -value : value;  // a state decays
+    std::memcpy(bytes.data() + i, &given, 4);
   }
   mr_buffer* buffer = nullptr;
   if (w.code(api->buffer_alloc(device, size, MR_PURPOSE_STAGING, &buffer)) != MR_OK) return nullptr;
@@ -91,7 +92,7 @@ bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc&
 
 inline void create_model(World& w, Input& in) {
   Arena arena;
-  Described model_of(in.once_in(2) ? rich_description() : small_description());
+  Described model_of(in.once_in(2) ? rich_description() : in.once_in(3) ? state_description() : small_description());
   plain_arrays& arrays = model_of.arrays;
   const int32_t layers = model_of.desc.layer_count;
   in.bend(&model_of.desc);
@@ -117,7 +118,8 @@ inline void create_model(World& w, Input& in) {
   for (int32_t i = 0; i < desc.layer_count; ++i) {
     arrays.layers[i] = known(arrays.layers[i]);
     const mr_layer_desc& l = arrays.layers[i];
-    little = little && l.experts.count <= 16 && l.experts.shared_width <= 256 && l.mlp.width <= 256 && l.mixer.heads <= 4 && l.mixer.key_dim <= 64;
+    little = little && l.experts.count <= 16 && l.experts.shared_width <= 256 && l.mlp.width <= 256 && l.mixer.heads <= 4 &&
+             l.mixer.key_dim <= 64 && l.mixer.value_dim <= 64;
   }
   const uint8_t first = in.byte();
   const auto type_of = [first](int32_t role) { return first < 64 ? 0 : kFormats[(first + role) % std::size(kFormats)].type; };

@@ -70,7 +70,7 @@ struct Draft {
 inline void add_pre_op(Draft& d, Input& in, Arena& arena) {
   mr_pre_op op{};
   op.struct_size = sizeof op;
-  op.kind = in.once_in(3) ? static_cast<int32_t>(in.below(5)) : MR_PRE_SLOT_SET;
+  op.kind = in.once_in(3) ? static_cast<int32_t>(in.below(7)) : MR_PRE_SLOT_SET;
   op.slot = d.slot(in);
   op.slot_generation = in.byte();
   op.src_block = static_cast<int32_t>(in.below(2));
@@ -101,6 +101,10 @@ inline void add_segment(Draft& d, Input& in) {
   for (int32_t b = 0; b < s.block_count; ++b)
     d.blocks.push_back(in.once_in(32) ? static_cast<int32_t>(in.hostile32()) : (s.slot + b) % pool);
   for (int32_t t = 0; t < s.count; ++t) d.tokens.push_back(s.count == 1 && in.once_in(3) ? -1 : d.token(in));
+  if (d.runner.config.saved_states > 0 && in.once_in(2)) {
+    s.state_from = static_cast<int32_t>(in.below(3));
+    s.state_to = static_cast<int32_t>(in.below(3));
+  }
   in.bend(&s);
   slot.length = static_cast<int32_t>(std::clamp<int64_t>(int64_t{s.first_position} + s.count, 0, 4096));
   d.segments.push_back(s);

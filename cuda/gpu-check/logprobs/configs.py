@@ -326,8 +326,61 @@ def gpt_oss(of, names):
     })
 
 
+def next_fields(of, names):
+    """What Qwen 3 Next and 3.5 have in common: gated delta nets, and attention in every fourth layer."""
+    layers = of["block_count"] - of.get("nextn_predict_layers", 0)
+    every = of.get("full_attention_interval", 4)
+    recurrent = of.get("attention.recurrent_layers") or [(i + 1) % every != 0 for i in range(layers)]
+    fields = common({"feed_forward_length": of.get("expert_feed_forward_length")} | of, names)
+    fields["rope_parameters"].setdefault("partial_rotary_factor", 1.0)  # else transformers rotates a quarter of a head
+    return fields | {
+        "num_hidden_layers": layers, "layer_types": ["linear_attention" if each else "full_attention" for each in recurrent[:layers]],
+        "linear_conv_kernel_dim": of["ssm.conv_kernel"], "linear_key_head_dim": of["ssm.state_size"],
+        "linear_num_key_heads": of["ssm.group_count"], "linear_num_value_heads": of["ssm.time_step_rank"],
+        "linear_value_head_dim": of["ssm.inner_size"] // of["ssm.time_step_rank"], "attention_bias": False,
+    }
+
+
+def shared(of):
+    return {**experts(of, "num_experts"), "shared_expert_intermediate_size": of["expert_shared_feed_forward_length"]}
+
+
+def qwen3next(of, names):
+    return Config("Qwen3Next", next_fields(of, names) | shared(of) | {
+        "norm_topk_prob": of.get("expert_weights_norm", True), "decoder_sparse_step": 1, "mlp_only_layers": [],
+    })
+
+
+def qwen35(of, names):
+    """The text of the model. Tokens of a text have the same position in each section."""
+    fields = next_fields(of, names)
+    fields["rope_parameters"]["mrope_section"] = of["rope.dimension_sections"][:3]
+    return Config("Qwen3_5", fields, "Qwen3_5TextConfig")
+
+
+def qwen35moe(of, names):
+    return Config("Qwen3_5Moe", qwen35(of, names).fields | shared(of), "Qwen3_5MoeTextConfig")
+
+
+def lfm2(of, names):
+    """Layers without key-value heads are short convolutions. The width of the MLP is the file's, and not adjusted."""
+    heads = of["attention.head_count_kv"]
+    return Config("Lfm2", common(of, names) | {
+        "num_key_value_heads": max(heads), "layer_types": ["full_attention" if each else "conv" for each in heads],
+        "norm_eps": of["attention.layer_norm_rms_epsilon"], "conv_L_cache": of["shortconv.l_cache"], "conv_bias": False,
+        "block_auto_adjust_ff_dim": False,
+    })
+
+
+def lfm2moe(of, names):
+    return Config("Lfm2Moe", lfm2(of, names).fields | experts(of, "num_experts") | {
+        "num_dense_layers": of["leading_dense_block_count"], "norm_topk_prob": of.get("expert_weights_norm", True),
+        "use_expert_bias": any(name.endswith(".exp_probs_b.bias") for name in names), "routed_scaling_factor": 1.0,
+    })
+
+
 FAMILIES = {each.__name__: each for each in (
-    dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, llama, mistral3, olmo2, olmoe, phi3, qwen2, qwen2moe,
-    qwen3, qwen3moe, seed_oss, smollm3,
+    dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, lfm2, lfm2moe, llama, mistral3, olmo2, olmoe, phi3,
+    qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, seed_oss, smollm3,
 )} | {"ernie4_5-moe": ernie4_5_moe, "gemma-embedding": gemma_embedding, "gpt-oss": gpt_oss,
      "minimax-m2": minimax_m2}

@@ -9,6 +9,7 @@ import configs
 OUTER = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
+    "token_embd_norm": "embedding_norm",
     "per_layer_token_embd": "embed_tokens_per_layer",
     "per_layer_model_proj": "per_layer_model_projection",
     "per_layer_proj_norm": "per_layer_projection_norm",
@@ -44,9 +45,46 @@ SHARED = {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 CHOICE = {"exp_probs_b": "mlp.gate.e_score_correction_bias"}
-PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"))
+SHARED_ONE = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+DELTA = {
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_dt": "linear_attn.dt_bias",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+    "post_attention_norm": "post_attention_layernorm",
+}
+DELTA_APART = {
+    **DELTA,
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+}
+SHORT = {
+    "attn_norm": "operator_norm",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "attn_output": "self_attn.out_proj",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+}
+PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"), ("attn_qkv", "attn_gate"))
 # Parameters that are no module's weight.
-BARE = ("layer_scalar", "e_score_correction_bias", ".experts.gate_up_proj", ".experts.down_proj", "self_attn.sinks")
+BARE = (
+    "layer_scalar", "e_score_correction_bias", ".experts.gate_up_proj", ".experts.down_proj", "self_attn.sinks", ".expert_bias",
+    "linear_attn.dt_bias", "linear_attn.A_log",
+)
 OTHER = {
     "dots1": {**EXPERTS, **SHARED, **CHOICE},
     "ernie4_5-moe": {**EXPERTS, **SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction_bias"},
@@ -91,25 +129,37 @@ OTHER = {
         "ffn_up_shexp": "shared_mlp.input_linear",
         "ffn_down_shexp": "shared_mlp.output_linear",
     },
+    "lfm2": SHORT,
+    "lfm2moe": {
+        **SHORT,
+        **{part: place.replace("mlp.", "feed_forward.") for part, place in EXPERTS.items()},
+        "exp_probs_b": "feed_forward.expert_bias",
+    },
     "llama": EXPERTS,
     "minimax-m2": {**EXPERTS, "exp_probs_b": "mlp.e_score_correction_bias"},
     "olmo2": ENDS,
     "olmoe": EXPERTS,
     "phi3": {**FUSED, "attn_qkv": "self_attn.qkv_proj"},
-    "qwen2moe": {
-        **EXPERTS,
-        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-        "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-        "ffn_up_shexp": "mlp.shared_expert.up_proj",
-        "ffn_down_shexp": "mlp.shared_expert.down_proj",
-    },
+    "qwen2moe": {**EXPERTS, **SHARED_ONE},
+    "qwen35": DELTA_APART,
+    "qwen35moe": {**DELTA_APART, **EXPERTS, **SHARED_ONE},
     "qwen3moe": EXPERTS,
+    "qwen3next": {
+        **DELTA,
+        **EXPERTS,
+        **SHARED_ONE,
+        "attn_qkv": "linear_attn.in_proj_qkvz",
+        "attn_gate": "linear_attn.in_proj_qkvz",
+        "ssm_ba": "linear_attn.in_proj_ba",
+    },
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
 # Files of these keep the two dimensions of a head that rotate together side by side; transformers has them half a head apart.
 PAIRED = ("granite", "granitemoe", "llama", "mistral3", "smollm3")
 # Files of these have the one that the network adds to the weights of norms.
-ADDED = ("gemma-embedding", "gemma2", "gemma3")
+ADDED = ("gemma-embedding", "gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
+# Files of these have value heads in the order in which key heads repeat; transformers has those of a key head together.
+TILED = ("qwen35", "qwen35moe")
 # Metadata that changes what a model computes and is not supported here, for families that do not read it.
 REFUSED = {
     "attention.scale": ("granite", "granitemoe"),
@@ -118,13 +168,21 @@ REFUSED = {
     "expert_weights_scale": ("dots1", "glm4moe"),
 }
 # Files of these store a row of numbers as a vector.
-ROWS = {"ernie4_5-moe": "exp_probs_b", "qwen2moe": "ffn_gate_inp_shexp"}
+ROWS = {
+    "ernie4_5-moe": "exp_probs_b", "qwen2moe": "ffn_gate_inp_shexp", "qwen35moe": "ffn_gate_inp_shexp", "qwen3next": "ffn_gate_inp_shexp",
+}
 # The layers after the pooling, in their order, which transformers' models do not have.
 DENSE = ("dense_2.weight", "dense_3.weight")
 # transformers has the matrices of these experts turned around, and a gate and its up side by side.
 TURNED = ("gpt-oss",)
 # A frequency with a larger factor does not rotate.
 STILL = 1e20
+
+
+def divided(name):
+    """The parts of a tensor's name: its place in the file, its last part, and its kind, "" if the name has none."""
+    stem, kind = (name, "") if name.endswith(".ssm_a") else name.rsplit(".", 1)
+    return stem, stem.split(".")[-1], kind
 
 
 class Layout:
@@ -139,6 +197,7 @@ class Layout:
             if of.get(key) and self.architecture not in families:
                 raise ValueError(f"{self.architecture}.{key} is {of[key]}: not built")
         self.heads, self.kv_heads, self.head = of["attention.head_count"], of["attention.head_count_kv"], configs.width(of)
+        self.key_heads, self.value_heads, self.state = (of.get(f"ssm.{key}", 0) for key in ("group_count", "time_step_rank", "state_size"))
         self.base = float(of.get("rope.freq_base", 10000.0))
         self.tied = "output.weight" not in names
         self.inner = {**INNER, **OTHER.get(self.architecture, {})}
@@ -187,7 +246,7 @@ class Layout:
         predict further tokens."""
         if name in (configs.FACTORS, configs.LONG, configs.SHORT, *DENSE):
             return []
-        stem, kind = name.rsplit(".", 1)
+        stem, _, kind = divided(name)
         if stem == "output":
             return ["lm_head.weight"]
         if stem in OUTER:
@@ -195,7 +254,7 @@ class Layout:
             return [f"{OUTER[stem]}.{kind}", *tied]
         if (found := re.match(r"blk\.(\d+)\.", stem)) and int(found[1]) in self.predicting:
             return []
-        if (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)) and found[2] in self.inner:
+        if (found := re.fullmatch(r"blk\.(\d+)\.([\w.]+)", stem)) and found[2] in self.inner:
             if int(found[1]) >= self.first_shared and found[2] in ("attn_k", "attn_v", "attn_k_norm"):
                 return []
             if whole := self.inner.get(f"{found[2]}.{kind}"):
@@ -206,14 +265,19 @@ class Layout:
 
     def half(self, name):
         """Which half of its parameter a tensor fills, None if it fills all: 0 is a gate, 1 its up."""
-        part = name.split(".")[-2]
+        _, part, _ = divided(name)
         for pair in PAIRS:
             if part in pair and self.inner.get(pair[0]) == self.inner.get(pair[1]):
                 return pair.index(part)
         return None
 
-    def joined(self, gate, up):
-        """The parameter of a gate and its up."""
+    def joined(self, place, gate, up):
+        """The parameter of a gate and its up, or of queries, keys and values and the gate of what a delta net returns: each key
+        head has its part of them together."""
+        if place.endswith("in_proj_qkvz.weight"):
+            keys = (len(gate) - len(up)) // 2
+            parts = *np.split(gate, (keys, 2 * keys)), up
+            return np.concatenate([x.reshape(self.key_heads, -1, x.shape[-1]) for x in parts], axis=1).reshape(-1, gate.shape[-1])
         if self.architecture in TURNED:
             return np.stack((gate, up), axis=-1).reshape(*gate.shape[:-1], -1)
         return np.concatenate((gate, up), axis=-2)
@@ -221,15 +285,34 @@ class Layout:
     def arranged(self, name, values):
         """A tensor as transformers has it: its rows in another order, one row for a vector, a stack with its matrices turned around,
         or without the row that the network adds."""
-        part = name.split(".")[-2]
+        _, part, _ = divided(name)
+        if self.architecture in TILED:
+            values = self.grouped(part, values)
+        if part in ("ssm_conv1d", "conv"):
+            return values[:, None, :]
+        if part == "ssm_a":
+            return np.log(-values)
         if self.architecture in TURNED and part.endswith("_exps") and values.ndim == 3:
             return np.ascontiguousarray(values.swapaxes(1, 2))
         if part == ROWS.get(self.architecture):
             return values.reshape(1, -1)
-        if self.architecture in ADDED and part.endswith("norm"):
+        if self.architecture in ADDED and part.endswith("norm") and part != "ssm_norm":
             return values - np.float32(1)
         heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(part)
         if self.architecture not in PAIRED or heads is None:
             return values
         pairs = values.reshape(heads, self.head // 2, 2, -1)
         return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
+
+    def grouped(self, part, values):
+        """A tensor whose rows or columns of value heads are in the order of their key heads."""
+        if part == "ssm_out":
+            return np.ascontiguousarray(self.by_key_head(values.T).T)
+        if part in ("attn_qkv", "ssm_conv1d"):
+            keys = 2 * self.key_heads * self.state
+            return np.concatenate((values[:keys], self.by_key_head(values[keys:])))
+        return self.by_key_head(values) if part in ("attn_gate", "ssm_alpha", "ssm_beta", "ssm_dt", "ssm_a") else values
+
+    def by_key_head(self, rows):
+        heads = rows.reshape(self.value_heads // self.key_heads, self.key_heads, -1)
+        return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(rows.shape)

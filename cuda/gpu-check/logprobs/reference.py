@@ -15,6 +15,9 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # Parameters whose width may differ from layer to layer.
 WIDTHS = tuple(f".mlp.{part}.weight" for part in ("gate_proj", "up_proj", "down_proj", "gate_up_proj"))
 
+# A buffer that a version of transformers has in the router and another one outside.
+MOVED = ".expert_bias", ".gate.expert_bias"
+
 
 def require_float32(device):
     """Disables TF32 for float32 products, and fails if the environment enables it all the same."""
@@ -62,9 +65,10 @@ class Reference:
                     other[half] = values
                     if len(other) < 2:
                         continue
-                    values = self.layout.joined(other[0], other[1])
+                    values = self.layout.joined(place, other[0], other[1])
                 values = torch.as_tensor(values, device=self.device)
                 place = place if place.startswith("lm_head") else decoder + place
+                place = place if place in parameters else place.replace(*MOVED)
                 missing.discard(place)
                 if place in parameters and place.endswith(WIDTHS) and parameters[place].shape != values.shape:
                     self.resize(place, values)

@@ -175,13 +175,13 @@ class LayoutTest(unittest.TestCase):
         layout, random = Layout(gpt_oss(), []), np.random.default_rng(4)
         gate, up = random.normal(size=(2, 4, 5, 12))  # gate and up of 4 experts, 5 wide
         turned = layout.arranged("blk.0.ffn_gate_exps.weight", gate), layout.arranged("blk.0.ffn_up_exps.weight", up)
-        whole = layout.joined(*turned)
+        whole = layout.joined("", *turned)
         self.assertEqual(whole.shape, (4, 12, 10))
         for expert in range(4):
             np.testing.assert_array_equal(whole[expert][:, 0::2], gate[expert].T)
             np.testing.assert_array_equal(whole[expert][:, 1::2], up[expert].T)
         biases = layout.arranged("blk.0.ffn_gate_exps.bias", gate[:, :, 0]), layout.arranged("blk.0.ffn_up_exps.bias", up[:, :, 0])
-        biases = layout.joined(*biases)
+        biases = layout.joined("", *biases)
         np.testing.assert_array_equal(biases[:, 0::2], gate[:, :, 0])
         np.testing.assert_array_equal(biases[:, 1::2], up[:, :, 0])
         np.testing.assert_array_equal(layout.arranged("blk.0.ffn_gate_inp.weight", gate[0]), gate[0])
@@ -198,7 +198,7 @@ class LayoutTest(unittest.TestCase):
 
     def test_other_stacks_follow_one_another(self):
         gate, up = np.zeros((4, 5, 12)), np.ones((4, 5, 12))
-        whole = Layout(metadata("qwen3moe", **EXPERTS), []).joined(gate, up)
+        whole = Layout(metadata("qwen3moe", **EXPERTS), []).joined("", gate, up)
         np.testing.assert_array_equal(whole, np.concatenate((gate, up), axis=1))
 
     def test_experts_of_gemma4_have_places_of_their_own(self):

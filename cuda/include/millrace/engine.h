@@ -22,6 +22,8 @@
  * 2.3  inputs of layers: mr_model_desc.layer_input_width and the roles of LAYER_INPUT
  * 2.4  attention to later positions: MR_MIX_BIDIRECTIONAL
  * 2.5  mixtures of experts: MR_MLP_EXPERTS, mr_layer_desc.experts and their roles, the third dim of a tensor
+ * 2.6  layers that carry state: MR_MIX_DELTA, MR_MIX_CONV, MR_MIX_OUT_GATE and their roles; saved_states and host_states of a runner,
+ *      state_from and state_to of a segment, MR_PRE_STATE_OUT and _IN
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -36,7 +38,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 2u
-#define MR_ABI_MINOR 5u
+#define MR_ABI_MINOR 6u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -184,6 +186,11 @@ typedef struct mr_runner_config {
   int32_t host_blocks;       /* blocks of host memory, ids 0 .. host_blocks-1, for MR_PRE_BLOCK_OUT and _IN; >= 0. Their memory is
                                 taken, some blocks at a time, when they are first written */
   int32_t max_hidden_rows;   /* hidden rows a step, >= 0. UNIMPLEMENTED unless 0: the engine does not give them */
+  /* States of a model with layers that carry one: f32, over all of these layers. Each slot has its own, besides the saved ones. Both
+     members are 0 for other models. */
+  int32_t saved_states;      /* saved states 1 .. saved_states; >= 0 */
+  int32_t host_states;       /* states of host memory, ids 0 .. host_states-1, for MR_PRE_STATE_OUT and _IN; >= 0. Their memory is
+                                taken, some at a time, when they are first written */
   int32_t reserved0;
 } mr_runner_config;
 
@@ -195,6 +202,9 @@ typedef struct mr_runner_cost {
   uint64_t host_bytes_per_block; /* of host memory, counted nowhere in the device's ledger */
   int32_t prefill_grain;         /* a step whose PREFILL tokens are a multiple of so many leaves the fewest processors idle; 0 = any
                                     number is as good. A hint: it changes no bits */
+  int32_t reserved0;
+  uint64_t bytes_per_state;      /* 0 without layers that carry state. kv_bytes has max_sequences + saved_states of them */
+  uint64_t host_bytes_per_state; /* of host memory */
 } mr_runner_cost;
 
 enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };
@@ -212,6 +222,11 @@ typedef struct mr_segment {
   int32_t block_count;      /* >= ceil((first_position + count) / block_size) */
   int32_t adapter;          /* 0 */
   uint32_t flags;           /* 0 */
+  /* Where the states of the slot are read before the segment and written after it: 0 = the slot's own, else a saved state. A state
+     remembers up to which position it has read. That of state_from must be first_position; at position 0 it is not read, and the
+     segment begins with zeros. A state that the segments of one slot write in a step is named by no other slot's, and each of them
+     reads what the one before it wrote. */
+  int32_t state_from, state_to;
 } mr_segment;
 
 /* Samples one token for a slot from the logits of one computed token. Several rows may name the same token, and several rows
@@ -259,16 +274,20 @@ enum {
   MR_PRE_BLOCK_COPY = 1, /* src_block to dst_block, both on the device */
   MR_PRE_BLOCK_OUT = 2,  /* src_block on the device to dst_block in host memory. RESOURCE_EXHAUSTED from step_submit: the host
                             has no memory for it, and nothing has changed */
-  MR_PRE_BLOCK_IN = 3    /* src_block in host memory, written by an OUT before, to dst_block on the device */
+  MR_PRE_BLOCK_IN = 3,   /* src_block in host memory, written by an OUT before, to dst_block on the device */
+  MR_PRE_STATE_OUT = 4,  /* state src_block, 0 = that of `slot`, which a step has written, to state dst_block of host memory.
+                            RESOURCE_EXHAUSTED as for BLOCK_OUT */
+  MR_PRE_STATE_IN = 5    /* state src_block of host memory, written by an OUT before, to state dst_block, 0 = that of `slot` */
 };
 typedef struct mr_pre_op {
   size_t struct_size;
   int32_t kind;
   int32_t slot; uint32_t slot_generation; const mr_slot_params *params; /* SLOT_SET */
-  int32_t src_block, dst_block;                                         /* BLOCK_* */
+  int32_t src_block, dst_block;                                         /* BLOCK_*; STATE_*, which also have a slot: states */
   /* SLOT_SET: ids of positions 0 .. history_count-1, 0..vocab-1 each; the slot's length becomes history_count, so that
    * its first segment may begin there. Their keys and values are in the blocks that the segment's table names, where an earlier
-   * step (of any slot), a BLOCK_COPY or a BLOCK_IN has put them: that is the caller's word. */
+   * step (of any slot), a BLOCK_COPY or a BLOCK_IN has put them: that is the caller's word. So are the ids that a state has read.
+   * SLOT_SET leaves the slot's own state as it is. */
   int32_t history_count;
   const int32_t *history;
 } mr_pre_op;
@@ -325,7 +344,7 @@ typedef struct mr_step_result {
   mr_row_result *scores; int32_t score_capacity; int32_t score_count;
   mr_candidate *candidates; int32_t candidate_capacity; int32_t candidate_count;
   uint64_t device_ns;                          /* time the device worked on the step */
-  uint64_t bytes_read;                         /* weight and KV bytes the step had to read */
+  uint64_t bytes_read;                         /* bytes of weights, KV blocks and states the step had to read */
   float *hidden; int64_t hidden_capacity;      /* in floats: mr_model_desc.hidden for each hidden row of the step */
   int32_t hidden_count;                        /* rows given, in the step's order */
   int32_t reserved0;

@@ -29,8 +29,9 @@ typedef struct mr_rope_desc {
 } mr_rope_desc;
 
 /* Kinds of mixers. An engine refuses a kind that it cannot compute with UNIMPLEMENTED. LATENT is attention over a latent that
- * all heads share, DELTA a gated delta rule with a recurrent state; no engine computes them yet. */
-enum { MR_MIX_ATTENTION = 1, MR_MIX_LATENT = 2, MR_MIX_DELTA = 3 };
+ * all heads share; no engine computes it yet. DELTA and CONV carry a state from position to position; at least one layer of a model
+ * is attention. */
+enum { MR_MIX_ATTENTION = 1, MR_MIX_LATENT = 2, MR_MIX_DELTA = 3, MR_MIX_CONV = 4 };
 
 /* Flags of a mixer. */
 enum {
@@ -44,11 +45,24 @@ enum {
   MR_MIX_END_NORM = 128,   /* RMS norm of the branch before it is added */
   MR_MIX_BIDIRECTIONAL = 256, /* a position sees later positions of its segment too */
   MR_MIX_SINKS = 512,      /* each head has one more score, MR_ROLE_SINKS, in the softmax; its value is nothing */
-  MR_MIX_FLAGS = 1023
+  MR_MIX_OUT_GATE = 1024,  /* each head of Q is followed by as wide a gate; what attention returns for the head is multiplied by
+                              sigmoid(gate) before O. key_dim is value_dim */
+  MR_MIX_TILED_HEADS = 2048, /* DELTA: value head j has key head j % kv_heads, else j / (heads / kv_heads) */
+  MR_MIX_FLAGS = 4095
 };
 
 /* Attention. Order of operations: norm, Q, K and V with their biases, norms, rotation, temperature, cache, scores times scale, cap,
- * window, softmax, values, O with its bias, end norm. */
+ * window, softmax, values, gate, O with its bias, end norm.
+ *
+ * DELTA, the gated delta rule. Members: heads and value_dim of values, kv_heads and key_dim of queries and keys, conv, scale; of the flags
+ * TILED_HEADS, NO_NORM and END_NORM; the others are 0, and rope is -1. With x the normed residual stream, for each token:
+ *   c = MIX_IN x: queries, keys, values; u = silu(sum over taps i of MIX_CONV_i c_{t - conv + 1 + i}), 0 before position 0
+ *   q = scale u_q / |u_q|, k = u_k / |u_k|, |u| = sqrt(sum u^2 + 1e-6) of a head; v = u_v
+ *   g = exp(A softplus(DELTA_ALPHA x + DELTA_DT)), b = sigmoid(DELTA_BETA x), of a value head
+ *   S = g S; S = S + k (b (v - k^T S))^T; o = q^T S, from S = 0 (key_dim, value_dim) before position 0
+ *   MIX_OUT (norm(o, DELTA_NORM) silu(MIX_GATE x)), with the norm by head
+ * CONV, a short convolution. Members: conv; flags NO_NORM and END_NORM. MIX_IN x has three parts B, C and X, each hidden wide:
+ *   MIX_OUT (C * sum over taps i of MIX_CONV_i (B * X)_{t - conv + 1 + i}) */
 typedef struct mr_mixer_desc {
   int32_t kind;               /* MR_MIX_* */
   uint32_t flags;
@@ -63,7 +77,8 @@ typedef struct mr_mixer_desc {
   /* Attention temperature: Q of position p is multiplied by 1 + scale * ln(1 + floor(p / length)). Both 0 = none */
   float temperature_scale;
   int32_t temperature_length; /* positions */
-  int32_t reserved[3];        /* 0 */
+  int32_t conv;               /* taps of the convolution of DELTA and CONV, the last of which is of the token itself: 2 to 64 */
+  int32_t reserved[2];        /* 0 */
 } mr_mixer_desc;
 
 /* Kinds of MLPs. An engine refuses a kind that it cannot compute with UNIMPLEMENTED. */
@@ -153,12 +168,13 @@ typedef struct mr_model_desc {
 
 /* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]; vectors are F32. A stack of
  * matrices or vectors, one for each expert, has one dim more, (in, out, count); they follow one another in the file. Layers have
- * those roles that their mixer and their MLP want. q = heads*key_dim, k = kv_heads*key_dim, v = kv_heads*value_dim. */
+ * those roles that their mixer and their MLP want. q = heads*key_dim, with MR_MIX_OUT_GATE twice that; k = kv_heads*key_dim,
+ * v = kv_heads*value_dim. Of DELTA, c = 2*kv_heads*key_dim + heads*value_dim is the width of its convolution, of CONV c = hidden. */
 enum {
   MR_ROLE_EMBEDDING = 0,     /* (hidden, vocab) */
   MR_ROLE_OUTPUT_NORM = 1,   /* (hidden) */
   MR_ROLE_OUTPUT = 2,        /* (hidden, vocab); absent when tied */
-  MR_ROLE_ATTN_NORM = 3,     /* (hidden); absent with MR_MIX_NO_NORM */
+  MR_ROLE_ATTN_NORM = 3,     /* (hidden), of every kind of mixer; absent with MR_MIX_NO_NORM */
   MR_ROLE_Q = 4,             /* (hidden, q) */
   MR_ROLE_K = 5,             /* (hidden, k); absent where kv_layer is not 0 */
   MR_ROLE_V = 6,             /* (hidden, v); absent where kv_layer is not 0, and with MR_MIX_VALUE_IS_KEY */
@@ -169,7 +185,7 @@ enum {
   MR_ROLE_K_NORM = 11,       /* (key_dim) or (k), the same where there is a K */
   MR_ROLE_O = 12,            /* (heads*value_dim, hidden) */
   MR_ROLE_O_BIAS = 13,       /* (hidden), MR_MIX_OUT_BIAS */
-  MR_ROLE_ATTN_END_NORM = 14,/* (hidden), MR_MIX_END_NORM */
+  MR_ROLE_ATTN_END_NORM = 14,/* (hidden), MR_MIX_END_NORM, of every kind of mixer */
   MR_ROLE_FFN_NORM = 15,     /* (hidden); absent with MR_MLP_NO_NORM */
   MR_ROLE_GATE = 16,         /* (hidden, width), MR_MLP_DENSE */
   MR_ROLE_UP = 17,           /* (hidden, width), the same */
@@ -201,7 +217,16 @@ enum {
   MR_ROLE_EXPERT_END_NORM = 43,  /* (hidden), the same */
   MR_ROLE_SHARED_END_NORM = 44,  /* (hidden), the same */
   MR_ROLE_EXPERT_SCALE = 45,     /* (count), MR_EXPERTS_SCALES */
-  MR_ROLE_COUNT = 46
+  MR_ROLE_MIX_IN = 46,      /* (hidden, c), MR_MIX_DELTA; (hidden, 3*hidden), MR_MIX_CONV */
+  MR_ROLE_MIX_CONV = 47,    /* (conv, c), F32, the same: the taps of each column, those of the oldest token first */
+  MR_ROLE_MIX_OUT = 48,     /* (heads*value_dim, hidden), MR_MIX_DELTA; (hidden, hidden), MR_MIX_CONV */
+  MR_ROLE_MIX_GATE = 49,    /* (hidden, heads*value_dim), MR_MIX_DELTA, as are the following */
+  MR_ROLE_DELTA_BETA = 50,  /* (hidden, heads) */
+  MR_ROLE_DELTA_ALPHA = 51, /* (hidden, heads) */
+  MR_ROLE_DELTA_DT = 52,    /* (heads) */
+  MR_ROLE_DELTA_A = 53,     /* (heads) */
+  MR_ROLE_DELTA_NORM = 54,  /* (value_dim) */
+  MR_ROLE_COUNT = 55
 };
 
 typedef struct mr_tensor_desc {

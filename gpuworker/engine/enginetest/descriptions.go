@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -40,7 +41,35 @@ func Description(seed uint64) engine.ModelDesc {
 			d.Layers[i].Mixer.Sinks = g.one(2)
 		}
 	}
+	if g := (describer{generator(seed ^ 0x67617465)}); g.one(5) {
+		for i := range d.Layers {
+			m := &d.Layers[i].Mixer
+			m.OutGate = !m.QKRowNorm && g.one(2)
+		}
+	}
+	if g := (describer{generator(seed ^ 0x7374617465)}); g.one(3) {
+		g.states(&d)
+	}
 	return d
+}
+
+// states lets layers carry states, except one, and those that share keys.
+func (g describer) states(d *engine.ModelDesc) {
+	kept := g.rng.IntN(len(d.Layers))
+	for i := range d.Layers {
+		shared := d.Layers[i].Mixer.KVLayer > 0 || slices.ContainsFunc(d.Layers, func(l engine.Layer) bool { return l.Mixer.KVLayer > 0 })
+		if i == kept || shared || g.one(3) {
+			continue
+		}
+		m := engine.Mixer{Kind: engine.MixConv, Rope: engine.NoRope, Conv: 2 + g.rng.IntN(5), EndNorm: g.one(2)}
+		if !g.one(3) {
+			groups := [][2]int{{1, 1}, {2, 1}, {4, 2}, {6, 3}, {3, 3}}[g.rng.IntN(5)]
+			dims := []int{3, 8, 17, 32, 48, 80}
+			m.Kind, m.Heads, m.KVHeads, m.TiledHeads = engine.MixDelta, groups[0], groups[1], g.one(2)
+			m.KeyDim, m.ValueDim, m.Scale = dims[g.rng.IntN(6)], dims[g.rng.IntN(6)], g.scale(0.1, 0.5)
+		}
+		d.Layers[i].Mixer = m
+	}
 }
 
 // mixtures gives every second layer experts.

@@ -23,6 +23,7 @@ type tolerance struct{ rms, max float64 }
 // quantised model, and products are of its kernels.
 var (
 	exact     = tolerance{5e-6, 3e-5}
+	states    = tolerance{1e-5, 1e-4} // a state carries the rounding errors of earlier positions
 	int8s     = tolerance{1e-1, 5e-1}
 	int8Mins  = tolerance{2.5e-1, 1.2} // weights with minimums: rounding errors multiply a range that begins at zero
 	halfCache = tolerance{1e-3, 5e-3}
@@ -195,6 +196,9 @@ func families() map[string]family {
 		}, 17), engine.F32, int8Mins},
 		"with experts and norms of their own": {Random(apart(grouped(mixture(Small().Model(), 8, 2))), all(engine.F32), 19), engine.F32, exact},
 		"gpt-oss":                             {Random(gptOSS(), withMXFP4(all(engine.F32)), 18), engine.F32, int8s},
+		"with states":                         {Random(Hybrid(), all(engine.F32), 70), engine.F32, states},
+		"with states and experts":             {Random(mixture(Hybrid(), 8, 2), all(engine.F32), 71), engine.F32, states},
+		"with an output gate":                 {Random(outputGates(), all(engine.F32), 72), engine.F32, exact},
 		"with a cache in f16":                 {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
 		"with a cache in bf16":                {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
 		"with a type a tensor": {Random(wide(nil), func(r engine.Role) engine.Type {
@@ -281,7 +285,7 @@ func testLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		for class, chunk := range map[engine.KernelClass]int{engine.Prefill: 0, engine.Decode: 1} {
 			t.Run(fmt.Sprintf("%s, class %d", name, class), func(t *testing.T) {
 				dev := open(t, opener)
-				skipExperts(t, dev, &f.weights.Desc)
+				skipUnbuilt(t, dev, &f.weights.Desc)
 				within := f.on(opts)
 				got := errorOf(t, dev, name, class, chunk, within)
 				t.Logf("error of a logprob: rms %.2g, largest %.2g", got.rms, got.max)

@@ -65,6 +65,12 @@ func randomVector(rng *rand.Rand, role engine.Role, n int) []byte {
 	for range n {
 		v := rng.NormFloat64() * 0.1 // biases, sinks, and the router of a shared expert
 		switch role {
+		case engine.RoleMixConv:
+			v *= 5
+		case engine.RoleDeltaA:
+			v = -0.01 - 4*rng.Float64()*rng.Float64()
+		case engine.RoleDeltaDT:
+			v = v*10 - 2
 		case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias, engine.RoleChoiceBias, engine.RoleSharedRouter, engine.RoleRouterBias,
 			engine.RoleExpertGateBias, engine.RoleExpertUpBias, engine.RoleExpertDownBias, engine.RoleSinks:
 		default:

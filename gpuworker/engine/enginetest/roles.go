@@ -43,11 +43,19 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 			testRolesOf(t, open(t, opener), desc)
 		}
 	})
+	t.Run("states and gates", func(t *testing.T) {
+		delta, conv, gated := Hybrid(), Hybrid(), Small().Model()
+		conv.Layers[0], conv.Layers[2] = conv.Layers[2], conv.Layers[0]
+		gated.Layers[0].Mixer.OutGate, gated.Layers[0].Mixer.QKVBias, gated.Layers[0].Mixer.QKNorm = true, true, true
+		for _, desc := range []engine.ModelDesc{delta, conv, gated} {
+			testRolesOf(t, open(t, opener), desc)
+		}
+	})
 }
 
 func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	t.Helper()
-	skipExperts(t, dev, &desc)
+	skipUnbuilt(t, dev, &desc)
 	m, err := dev.NewModel(desc)
 	require.NoError(t, err)
 	for role := range engine.RoleCount {
@@ -68,17 +76,19 @@ func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	}
 }
 
-// skipExperts skips a test of a model with experts if the device refuses them, as several GPUs do. It
-// must name the layer.
-func skipExperts(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
+// skipUnbuilt skips a test of a model with experts, states or gates if the device refuses them,
+// which it must do by the name of a layer.
+func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	t.Helper()
-	if !slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts }) {
+	mixture := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
+	state := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind != engine.MixAttention || l.Mixer.OutGate })
+	if !mixture && !state {
 		return
 	}
 	m, err := dev.NewModel(*desc)
 	if errors.Is(err, engine.ErrUnsupported) {
-		require.ErrorContains(t, err, " has a mixture of experts")
-		t.Skip("several GPUs do not divide experts")
+		require.Regexp(t, `layer \d+ has (a mixture of experts|a gated delta rule|a short convolution|attention with an output gate)`, err.Error())
+		t.Skip("this engine refuses the model: ", err)
 	}
 	require.NoError(t, err)
 	require.NoError(t, m.Close())

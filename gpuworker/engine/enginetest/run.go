@@ -76,6 +76,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"head widths", true, testHeadWidths},
 		{"shapes", true, testShapes},
 		{"descriptions", true, testDescriptions},
+		{"states", true, testStates},
 		{"sampling", opts.Numeric, testSampling},
 		{"experts", opts.Numeric, testExperts},
 		{"sameness", true, testSameness},

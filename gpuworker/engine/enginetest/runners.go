@@ -22,12 +22,23 @@ type rig struct {
 
 func newRig(t *testing.T, opener func(*testing.T) engine.Device, spoil func(*engine.RunnerConfig)) *rig {
 	t.Helper()
-	g := &rig{t: t, desc: Small(), cfg: Sizes()}
-	g.desc.Layers = 1
+	shape := Small()
+	shape.Layers = 1
+	g := rigOf(t, opener, shape.Model(), spoil)
+	g.desc = shape
+	return g
+}
+
+// rigOf returns a rig of another model. Its desc is not set.
+func rigOf(t *testing.T, opener func(*testing.T) engine.Device, desc engine.ModelDesc, spoil func(*engine.RunnerConfig)) *rig {
+	t.Helper()
+	g := &rig{t: t, cfg: Sizes()}
 	if spoil != nil {
 		spoil(&g.cfg)
 	}
-	g.model = Load(t, open(t, opener), Random(g.desc.Model(), all(engine.F16), 42))
+	dev := open(t, opener)
+	skipUnbuilt(t, dev, &desc)
+	g.model = Load(t, dev, Random(desc, all(engine.F16), 42))
 	g.r = NewRunner(t, g.model, g.cfg)
 	return g
 }

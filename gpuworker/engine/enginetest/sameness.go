@@ -169,7 +169,7 @@ func testSameness(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 		}
 		t.Run(name, func(t *testing.T) {
 			dev := open(t, opener)
-			skipExperts(t, dev, &s.weights.Desc)
+			skipUnbuilt(t, dev, &s.weights.Desc)
 			m := Load(t, dev, s.weights)
 			want, err := sameness(m, s, opts.OneClass)
 			require.NoError(t, err)

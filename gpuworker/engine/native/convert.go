@@ -135,6 +135,7 @@ func (n *narrow) layer(l *engine.Layer) C.mr_layer_desc {
 			rope: n.i32("rope", m.Rope), window: n.i32("window", m.Window), scale: C.float(m.Scale), score_cap: C.float(m.ScoreCap),
 			kv_layer:          n.i32("kv layer", m.KVLayer),
 			temperature_scale: C.float(m.TemperatureScale), temperature_length: n.i32("temperature length", m.TemperatureLength),
+			conv: n.i32("taps", m.Conv),
 		},
 		mlp: C.mr_mlp_desc{
 			kind: C.int32_t(l.MLP.Kind), flags: mlpFlags(&l.MLP), activation: C.int32_t(l.MLP.Activation), width: n.i32("ffn", l.MLP.Width),
@@ -162,7 +163,7 @@ func mixerFlags(m *engine.Mixer) C.uint32_t {
 		C.MR_MIX_QKV_BIAS: m.QKVBias, C.MR_MIX_OUT_BIAS: m.OutBias, C.MR_MIX_QK_NORM: m.QKNorm, C.MR_MIX_QK_ROW_NORM: m.QKRowNorm,
 		C.MR_MIX_V_NORM: m.VNorm, C.MR_MIX_VALUE_IS_KEY: m.ValueIsKey, C.MR_MIX_NO_NORM: m.NoNorm, C.MR_MIX_END_NORM: m.EndNorm,
 		C.MR_MIX_BIDIRECTIONAL: m.Bidirectional,
-		C.MR_MIX_SINKS:         m.Sinks,
+		C.MR_MIX_SINKS:         m.Sinks, C.MR_MIX_OUT_GATE: m.OutGate, C.MR_MIX_TILED_HEADS: m.TiledHeads,
 	})
 }
 
@@ -206,6 +207,7 @@ func runnerConfig(c engine.RunnerConfig) (C.mr_runner_config, error) {
 		max_sample_rows:    n.i32("max sample rows", c.MaxSampleRows), max_score_rows: n.i32("max score rows", c.MaxScoreRows),
 		max_top_n: n.i32("max top n", c.MaxTopN), kv_type: C.int32_t(c.KVType), act_type: C.int32_t(c.ActType),
 		host_blocks: n.i32("host blocks", c.HostBlocks), max_hidden_rows: n.i32("max hidden rows", c.MaxHiddenRows),
+		saved_states: n.i32("saved states", c.SavedStates), host_states: n.i32("host states", c.HostStates),
 	}
 	return out, n.err
 }

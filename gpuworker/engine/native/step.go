@@ -90,6 +90,7 @@ func (a *stepArgs) pack(s *engine.Step) error {
 			slot: C.int32_t(seg.Slot), slot_generation: C.uint32_t(seg.SlotGeneration), kernel_class: C.int32_t(seg.Class),
 			first_position: C.int32_t(seg.FirstPosition), count: C.int32_t(len(seg.Tokens)),
 			block_offset: C.int32_t(blockAt), block_count: C.int32_t(len(seg.Blocks)),
+			state_from: C.int32_t(seg.StateFrom), state_to: C.int32_t(seg.StateTo),
 		}
 		tokenAt += copy(tokens[tokenAt:], seg.Tokens)
 		blockAt += copy(blocks[blockAt:], seg.Blocks)

@@ -36,16 +36,19 @@ func NewDecoder(w *Weights) (*Decoder, error) {
 type Sequence struct {
 	d            *Decoder
 	keys, values [][][]float64 // layer, position, kv heads * head dim
+	states       []state       // by layer
 	length       int
 }
 
 // NewSequence returns an empty sequence.
 func (d *Decoder) NewSequence() *Sequence {
-	return &Sequence{d: d, keys: make([][][]float64, len(d.desc.Layers)), values: make([][][]float64, len(d.desc.Layers))}
+	n := len(d.desc.Layers)
+	return &Sequence{d: d, keys: make([][][]float64, n), values: make([][][]float64, n), states: make([]state, n)}
 }
 
 // Behind returns a sequence whose first n positions have keys and values of other sequences. `of`
-// returns the source of each: a sequence and a position, whose rotation the key keeps.
+// returns the source of each: a sequence and a position, whose rotation the key keeps. No layer
+// carries a state.
 func (d *Decoder) Behind(n int, of func(position int) (*Sequence, int)) *Sequence {
 	s := d.NewSequence()
 	for i := range n {
@@ -81,7 +84,11 @@ func (s *Sequence) Hidden(tokens []int32) []float64 {
 	for layer := range d.Layers {
 		l := &d.Layers[layer]
 		h := s.d.norm(x, !l.Mixer.NoNorm, engine.RoleAttnNorm, layer)
-		s.d.add(x, s.attention(layer, h, n), l.Mixer.EndNorm, engine.RoleAttnEndNorm, layer)
+		mix := s.attention
+		if l.Mixer.Kind != engine.MixAttention {
+			mix = s.stateful
+		}
+		s.d.add(x, mix(layer, h, n), l.Mixer.EndNorm, engine.RoleAttnEndNorm, layer)
 		s.d.add(x, s.d.feedForward(layer, x, n), l.MLP.EndNorm, engine.RoleFFNEndNorm, layer)
 		if inputs != nil {
 			s.d.add(x, s.d.inputBranch(layer, x, inputs[layer]), true, engine.RoleLayerInputEndNorm, layer)
@@ -177,6 +184,10 @@ func (d *Decoder) heads(rows []float64, n, count, first int, role engine.Role, l
 func (s *Sequence) attention(layer int, h []float64, n int) []float64 {
 	m := &s.d.desc.Layers[layer].Mixer
 	q := s.d.project(h, n, engine.RoleQ, m.QKVBias, engine.RoleQBias, layer)
+	var gates []float64
+	if m.OutGate {
+		q, gates = separate(q, m.KeyDim)
+	}
 	s.d.heads(q, n, m.Heads, s.length, engine.RoleQNorm, layer)
 	if m.KVLayer == 0 {
 		s.store(layer, h, n)
@@ -204,7 +215,19 @@ func (s *Sequence) attention(layer int, h []float64, n int) []float64 {
 				scale, float64(m.ScoreCap), s.d.sink(layer, head))...)
 		}
 	}
+	for i, gate := range gates {
+		out[i] *= Sigmoid(gate)
+	}
 	return s.d.project(out, n, engine.RoleO, m.OutBias, engine.RoleOBias, layer)
+}
+
+// separate returns the even and the odd runs of `width` numbers.
+func separate(rows []float64, width int) (even, odd []float64) {
+	for at := 0; at < len(rows); at += 2 * width {
+		even = append(even, rows[at:at+width]...)
+		odd = append(odd, rows[at+width:at+2*width]...)
+	}
+	return even, odd
 }
 
 // sink returns the sink of a head.

@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -47,6 +48,7 @@ const (
 
 	maxInputWidth = 1 << 16
 	maxExperts    = 4096
+	maxTaps       = 64
 )
 
 // CheckModel refuses a description that no engine can run. The error names the wrong member. It
@@ -76,6 +78,10 @@ func CheckModel(d *engine.ModelDesc) error {
 			c.mixer(fmt.Sprintf("layer %d ", i), d, i)
 			c.mlp(fmt.Sprintf("layer %d ", i), &d.Layers[i].MLP)
 		}
+	}
+	attends := func(l engine.Layer) bool { return l.Mixer.Kind == engine.MixAttention }
+	if c.err == nil && !slices.ContainsFunc(d.Layers, attends) {
+		c.unsupported("has no layer of attention")
 	}
 	return c.err
 }
@@ -140,10 +146,14 @@ func (c *checker) mixer(at string, d *engine.ModelDesc, index int) {
 	case engine.MixAttention:
 	case engine.MixLatent:
 		c.unsupported("%smixer is latent attention", at)
-	case engine.MixDelta:
-		c.unsupported("%smixer is a gated delta rule", at)
+	case engine.MixDelta, engine.MixConv:
+		c.state(at, m)
+		return
 	default:
-		c.invalid("%smixer kind is %d, want %d", at, m.Kind, engine.MixAttention)
+		c.invalid("%smixer kind is %d, want %d, %d or %d", at, m.Kind, engine.MixAttention, engine.MixDelta, engine.MixConv)
+	}
+	if m.Conv != 0 || m.TiledHeads {
+		c.invalid("%sis attention, and has a convolution or tiled heads", at)
 	}
 	c.between(at+"heads", m.Heads, 1, maxHeads)
 	c.between(at+"kv heads", m.KVHeads, 1, maxHeads)
@@ -174,8 +184,32 @@ func (c *checker) mixer(at string, d *engine.ModelDesc, index int) {
 	if m.QKNorm && m.QKRowNorm {
 		c.invalid("%snorms Q and K by head and by row, want one of them", at)
 	}
+	if m.OutGate && m.QKRowNorm {
+		c.invalid("%snorms whole rows of Q, which has gates in it", at)
+	}
 	if m.KVLayer > 0 {
 		c.shared(at, d, index)
+	}
+}
+
+// state checks a layer that carries a state. It has no members of attention.
+func (c *checker) state(at string, m *engine.Mixer) {
+	c.between(at+"taps", m.Conv, 2, maxTaps)
+	rest := *m
+	rest.Conv, rest.NoNorm, rest.EndNorm = 0, false, false
+	if m.Kind == engine.MixDelta {
+		c.between(at+"heads", m.Heads, 1, maxHeads)
+		c.between(at+"kv heads", m.KVHeads, 1, maxHeads)
+		c.between(at+"key dim", m.KeyDim, 1, maxHeadDim)
+		c.between(at+"value dim", m.ValueDim, 1, maxHeadDim)
+		c.notNegative(at+"attention scale", m.Scale)
+		if c.err == nil && m.Heads%m.KVHeads != 0 {
+			c.invalid("%shas %d heads, which %d kv heads do not divide", at, m.Heads, m.KVHeads)
+		}
+		rest.Heads, rest.KVHeads, rest.KeyDim, rest.ValueDim, rest.Scale, rest.TiledHeads = 0, 0, 0, 0, 0, false
+	}
+	if rest != (engine.Mixer{Kind: m.Kind, Rope: engine.NoRope}) {
+		c.invalid("%scarries a state, and sets what only attention has", at)
 	}
 }
 
@@ -183,7 +217,7 @@ func (c *checker) mixer(at string, d *engine.ModelDesc, index int) {
 func (c *checker) shared(at string, d *engine.ModelDesc, index int) {
 	m := &d.Layers[index].Mixer
 	of := &d.Layers[index-m.KVLayer].Mixer
-	if of.KVLayer != 0 || of.KVHeads != m.KVHeads || of.KeyDim != m.KeyDim || of.ValueDim != m.ValueDim {
+	if of.Kind != engine.MixAttention || of.KVLayer != 0 || of.KVHeads != m.KVHeads || of.KeyDim != m.KeyDim || of.ValueDim != m.ValueDim {
 		c.invalid("%sreads the keys of layer %d, which has others or none of its own", at, index-m.KVLayer)
 	}
 }
@@ -262,8 +296,19 @@ func CheckConfig(c engine.RunnerConfig) error {
 		return fmt.Errorf("runner activation type is %d: %w", c.ActType, engine.ErrInvalid)
 	case c.HostBlocks < 0 || c.HostBlocks > math.MaxInt32:
 		return fmt.Errorf("runner has %d host blocks: %w", c.HostBlocks, engine.ErrInvalid)
+	case c.SavedStates < 0 || c.SavedStates > 1<<20 || c.HostStates < 0 || c.HostStates > 1<<20:
+		return fmt.Errorf("runner has %d saved states and %d of host memory: %w", c.SavedStates, c.HostStates, engine.ErrInvalid)
 	}
 	return nil
+}
+
+// CheckRunner is CheckConfig for a runner of a model.
+func CheckRunner(d *engine.ModelDesc, c engine.RunnerConfig) error {
+	if d.StateFloats() == 0 && (c.SavedStates != 0 || c.HostStates != 0) {
+		return fmt.Errorf("runner has %d saved states and %d of host memory, and no layer of the model carries a state: %w",
+			c.SavedStates, c.HostStates, engine.ErrInvalid)
+	}
+	return CheckConfig(c)
 }
 
 // BlockBytes returns the bytes of keys and values in one KV block, over all layers that have their
@@ -272,7 +317,7 @@ func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig) uint64 {
 	var heads uint64 // bytes of one token's keys and values
 	for i := range d.Layers {
 		m := &d.Layers[i].Mixer
-		if m.KVLayer != 0 {
+		if m.Kind != engine.MixAttention || m.KVLayer != 0 {
 			continue
 		}
 		for _, dim := range []int{m.KeyDim, m.ValueDim} {

@@ -30,6 +30,31 @@ func TestTensorsOfADescription(t *testing.T) {
 	require.Len(t, Tensors(&whole), 2+15+10, "the second layer has no K and V of its own")
 }
 
+// delta lets layer 1 be a delta rule with a change.
+func delta(change func(*engine.Mixer)) func(*engine.ModelDesc) {
+	return func(d *engine.ModelDesc) {
+		m := engine.Mixer{Kind: engine.MixDelta, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 16, Conv: 4, Rope: engine.NoRope}
+		if change != nil {
+			change(&m)
+		}
+		d.Layers[1].Mixer = m
+	}
+}
+
+func TestLayersThatCarryStates(t *testing.T) {
+	d := desc().Model()
+	delta(nil)(&d)
+	require.NoError(t, CheckModel(&d))
+	require.Equal(t, 3*(2*2*8+4*16)+4*8*16, d.StateFloats(), "the last inputs of the convolution, and S")
+	c := engine.RunnerConfig{KVType: engine.F16, BlockSize: 16}
+	require.EqualValues(t, 2*2*2*16*16, BlockBytes(&d, c), "only attention has keys and values")
+	require.Len(t, Tensors(&d), 3+9+4+10)
+	d.Layers[1].Mixer = engine.Mixer{Kind: engine.MixConv, Conv: 3, Rope: engine.NoRope, EndNorm: true}
+	require.NoError(t, CheckModel(&d))
+	require.Equal(t, 2*64, d.StateFloats())
+	require.Len(t, Tensors(&d), 3+9+4+5)
+}
+
 func TestModelsThatCannotRunAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(*engine.ModelDesc)
@@ -71,7 +96,22 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 		"a weight scale of NaN":               {experts(func(e *engine.Experts) { e.WeightScale = nan() }), "layer 1 weight scale"},
 		"norms apart without a shared expert": {experts(func(e *engine.Experts) { e.Apart = true }), "layer 1 has experts with norms of their own"},
 		"a gate without a shared expert":      {experts(func(e *engine.Experts) { e.SharedGate = true }), "layer 1 gates a shared expert"},
-		"a kind of mixer that is unknown":     {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
+		"a delta rule without taps":           {delta(func(m *engine.Mixer) { m.Conv = 0 }), "layer 1 taps is 0, want 2 to 64"},
+		"a delta rule without key heads":      {delta(func(m *engine.Mixer) { m.KVHeads = 0 }), "layer 1 kv heads is 0"},
+		"value heads that are not divided":    {delta(func(m *engine.Mixer) { m.KVHeads = 3 }), "layer 1 has 4 heads, which 3 kv heads"},
+		"a delta rule with a rotation":        {delta(func(m *engine.Mixer) { m.Rope = 0 }), "layer 1 carries a state, and sets what only attention has"},
+		"a delta rule with a window":          {delta(func(m *engine.Mixer) { m.Window = 4 }), "layer 1 carries a state, and sets"},
+		"a delta rule with a gated Q":         {delta(func(m *engine.Mixer) { m.OutGate = true }), "layer 1 carries a state, and sets"},
+		"a convolution with heads":            {delta(func(m *engine.Mixer) { m.Kind = engine.MixConv }), "layer 1 carries a state, and sets"},
+		"attention with taps":                 {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Conv = 3 }, "layer 1 is attention, and has a convolution"},
+		"attention with tiled heads":          {func(d *engine.ModelDesc) { d.Layers[1].Mixer.TiledHeads = true }, "layer 1 is attention, and has"},
+		"keys of a delta rule": {func(d *engine.ModelDesc) {
+			delta(nil)(d)
+			d.Layers[0], d.Layers[1] = d.Layers[1], d.Layers[0]
+			d.Layers[1].Mixer.KVLayer = 1
+		}, "layer 1 reads the keys of layer 0"},
+		"norms of rows with gates":        {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.OutGate, m.QKRowNorm = true, true }, "layer 0 norms whole rows of Q, which has gates"},
+		"a kind of mixer that is unknown": {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := desc().Model()
@@ -85,8 +125,12 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 
 func TestBlocksThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	for want, spoil := range map[string]func(*engine.ModelDesc){
-		"layer 1 mixer is latent attention":            func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
-		"layer 0 mixer is a gated delta rule":          func(d *engine.ModelDesc) { d.Layers[0].Mixer.Kind = engine.MixDelta },
+		"layer 1 mixer is latent attention": func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
+		"model has no layer of attention": func(d *engine.ModelDesc) {
+			for i := range d.Layers {
+				d.Layers[i].Mixer = engine.Mixer{Kind: engine.MixConv, Conv: 3, Rope: engine.NoRope}
+			}
+		},
 		"layer 0 value dim is 8 and key dim 16, which": func(d *engine.ModelDesc) { d.Layers[0].Mixer.ValueDim = 8 },
 	} {
 		d := desc().Model()

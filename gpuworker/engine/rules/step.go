@@ -2,6 +2,8 @@ package rules
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -12,6 +14,8 @@ type Slot struct {
 	Generation uint32
 	Length     int32 // positions in its history
 	Sampled    bool  // the last admitted step samples for it, so that the next may use PreviousSample
+
+	state int32 // index of the state that its last segment wrote
 }
 
 // Slots mirrors the slots and the host blocks of one runner, from its steps.
@@ -21,30 +25,69 @@ type Slots struct {
 	slots   []Slot
 	written map[int32]bool // host blocks that an admitted step writes
 	whole   bool           // a segment is a whole text
+	states  bool           // layers carry states
+	read    []int32        // by state: up to which position it has read, or unread
+	hosted  map[int32]int32
 
 	// Scratch of the step that is checked.
-	next  []Slot
-	wrote []int32 // host blocks that it is the first to write
-	fed   []bool  // slots that an earlier segment of it feeds
+	next     []Slot
+	wrote    []int32 // host blocks that it is the first to write
+	fed      []bool  // slots that an earlier segment of it feeds
+	nextRead []int32
+	users    []users         // by state
+	putOut   map[int32]int32 // host states that it writes
 }
+
+// unread is what a state has read that no step has written.
+const unread = -1
+
+// users are the slots whose segments name a state in one step.
+type users struct{ reader, writer int32 }
+
+// Values of users besides slots.
+const (
+	noSlot    = -1
+	manySlots = -2
+)
 
 // NewSlots returns slots that are all unset.
 func NewSlots(desc engine.ModelDesc, cfg engine.RunnerConfig) *Slots {
-	return &Slots{
+	s := &Slots{
 		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: map[int32]bool{}, whole: desc.WholeTexts(),
 		next: make([]Slot, cfg.MaxSequences), fed: make([]bool, cfg.MaxSequences),
 	}
+	if s.states = desc.StateFloats() > 0; s.states {
+		n := cfg.MaxSequences + cfg.SavedStates
+		s.read, s.nextRead, s.users = slices.Repeat([]int32{unread}, n), make([]int32, n), make([]users, n)
+		s.hosted, s.putOut = map[int32]int32{}, map[int32]int32{}
+	}
+	return s
+}
+
+// State returns the index of a state of a slot among all states: first those of the slots, then the
+// saved ones.
+func (s *Slots) State(slot, id int32) int32 {
+	if id == 0 {
+		return slot
+	}
+	return int32(s.cfg.MaxSequences) + id - 1
 }
 
 // Slot returns the state of slot i after the last admitted step.
 func (s *Slots) Slot(i int32) Slot { return s.slots[i] }
+
+// Read returns up to which position a state of a slot has read after the last admitted step, or -1
+// if no step has written it.
+func (s *Slots) Read(slot, id int32) int32 { return s.read[s.State(slot, id)] }
 
 // Admit checks a step against the slots and host blocks, and updates them if the step is valid. If
 // it returns ErrInvalid, nothing has changed. also, if not nil, may refuse a valid step, with the
 // same effect.
 func (s *Slots) Admit(step *engine.Step, also func() error) error {
 	copy(s.next, s.slots)
+	copy(s.nextRead, s.read)
 	s.wrote = s.wrote[:0]
+	clear(s.putOut)
 	err := s.check(step)
 	if err == nil && also != nil {
 		err = also()
@@ -56,6 +99,8 @@ func (s *Slots) Admit(step *engine.Step, also func() error) error {
 		return err
 	}
 	s.slots, s.next = s.next, s.slots
+	s.read, s.nextRead = s.nextRead, s.read
+	maps.Copy(s.hosted, s.putOut)
 	return nil
 }
 
@@ -96,9 +141,88 @@ func (s *Slots) preOp(op *engine.PreOp) error {
 		if !s.written[op.Src] {
 			return refuse("copies host block %d in, which was never written", op.Src)
 		}
+	case engine.StateOut, engine.StateIn:
+		return s.moveState(op)
 	default:
 		return refuse("is of kind %d", op.Kind)
 	}
+	return nil
+}
+
+// moveState checks a copy of a state to host memory or back. Its error continues the words
+// "pre-operation N".
+func (s *Slots) moveState(op *engine.PreOp) error {
+	state, host, text := op.Src, op.Dst, "copies state %d of %d out to host state %d of %d"
+	if op.Kind == engine.StateIn {
+		state, host, text = op.Dst, op.Src, "copies into state %d of %d host state %d of %d"
+	}
+	switch {
+	case !s.states:
+		return refuse("copies a state, and no layer of the model carries one")
+	case !s.slot(op.Slot):
+		return refuse("copies a state of slot %d of %d", op.Slot, s.cfg.MaxSequences)
+	case state < 0 || int(state) > s.cfg.SavedStates || host < 0 || int(host) >= s.cfg.HostStates:
+		return refuse(text, state, s.cfg.SavedStates, host, s.cfg.HostStates)
+	}
+	at := s.State(op.Slot, state)
+	if op.Kind == engine.StateIn {
+		read, ok := s.putOut[host]
+		if !ok {
+			read, ok = s.hosted[host]
+		}
+		if !ok {
+			return refuse("copies host state %d in, which was never written", host)
+		}
+		s.nextRead[at] = read
+		return nil
+	}
+	if s.nextRead[at] == unread {
+		return refuse("copies state %d of slot %d out, which was never written", state, op.Slot)
+	}
+	s.putOut[host] = s.nextRead[at]
+	return nil
+}
+
+// segmentStates checks the states that segment i names, and notes what it writes.
+func (s *Slots) segmentStates(i int, seg *engine.Segment, end int32) error {
+	if !s.states {
+		if seg.StateFrom != 0 || seg.StateTo != 0 {
+			return refuse("segment %d names states %d and %d, and no layer of the model carries one", i, seg.StateFrom, seg.StateTo)
+		}
+		return nil
+	}
+	for _, id := range []int32{seg.StateFrom, seg.StateTo} {
+		if id < 0 || int(id) > s.cfg.SavedStates {
+			return refuse("segment %d names state %d of %d", i, id, s.cfg.SavedStates)
+		}
+	}
+	from, to := s.State(seg.Slot, seg.StateFrom), s.State(seg.Slot, seg.StateTo)
+	if s.fed[seg.Slot] && s.next[seg.Slot].state != from {
+		return refuse("segment %d reads state %d of slot %d, and the segment before it wrote another", i, seg.StateFrom, seg.Slot)
+	}
+	if seg.FirstPosition > 0 {
+		if read := s.nextRead[from]; read != seg.FirstPosition {
+			return refuse("segment %d begins at position %d, and state %d of slot %d has read %d", i, seg.FirstPosition, seg.StateFrom, seg.Slot,
+				read)
+		}
+		u := &s.users[from]
+		if u.writer != noSlot && u.writer != seg.Slot {
+			return refuse("segment %d of slot %d reads state %d, which slot %d writes in this step", i, seg.Slot, seg.StateFrom, u.writer)
+		}
+		if u.reader != noSlot && u.reader != seg.Slot {
+			u.reader = manySlots
+		} else {
+			u.reader = seg.Slot
+		}
+	}
+	u := &s.users[to]
+	if other := u.writer; other != noSlot && other != seg.Slot {
+		return refuse("segment %d of slot %d writes state %d, which slot %d writes in this step", i, seg.Slot, seg.StateTo, other)
+	}
+	if u.reader != noSlot && u.reader != seg.Slot {
+		return refuse("segment %d of slot %d writes state %d, which another slot reads in this step", i, seg.Slot, seg.StateTo)
+	}
+	u.writer, s.nextRead[to], s.next[seg.Slot].state = seg.Slot, end, to
 	return nil
 }
 
@@ -131,6 +255,9 @@ func (s *Slots) positions() int { return s.cfg.KVBlocks * s.cfg.BlockSize }
 func (s *Slots) segments(segs []engine.Segment) (int, error) {
 	tokens := 0
 	clear(s.fed)
+	for i := range s.users {
+		s.users[i] = users{noSlot, noSlot}
+	}
 	for i := range segs {
 		seg := &segs[i]
 		tokens += len(seg.Tokens)
@@ -179,6 +306,9 @@ func (s *Slots) segments(segs []engine.Segment) (int, error) {
 			case id < 0 || int(id) >= s.desc.Vocab:
 				return 0, refuse("segment %d: token %d is not in a vocabulary of %d", i, id, s.desc.Vocab)
 			}
+		}
+		if err := s.segmentStates(i, seg, int32(end)); err != nil {
+			return 0, err
 		}
 		slot.Length, s.fed[seg.Slot] = int32(end), true
 	}

@@ -170,12 +170,13 @@ func (m *Model) tensorLocked(index int) (*tensor, error) {
 
 // RunnerCost returns the memory that a runner would allocate.
 func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
-	if err := rules.CheckConfig(cfg); err != nil {
+	if err := rules.CheckRunner(&m.desc, cfg); err != nil {
 		return engine.RunnerCost{}, err
 	}
-	block := rules.BlockBytes(&m.desc, cfg)
+	block, state := rules.BlockBytes(&m.desc, cfg), 4*uint64(m.desc.StateFloats())
 	return engine.RunnerCost{
-		BytesPerBlock: block, KVBytes: block * uint64(cfg.KVBlocks), WorkspaceBytes: 64*uint64(cfg.MaxBatchedTokens) + 8*uint64(cfg.MaxHiddenRows)*uint64(m.desc.Hidden),
+		BytesPerState: state, HostBytesPerState: state,
+		BytesPerBlock: block, KVBytes: block*uint64(cfg.KVBlocks) + state*uint64(cfg.MaxSequences+cfg.SavedStates), WorkspaceBytes: 64*uint64(cfg.MaxBatchedTokens) + 8*uint64(cfg.MaxHiddenRows)*uint64(m.desc.Hidden),
 		HostBytesPerBlock: block,
 	}, nil
 }

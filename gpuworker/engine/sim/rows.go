@@ -94,6 +94,9 @@ func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
 	if last != position {
 		holds = mix(holds, uint64(position))
 	}
+	if r.states.read != nil {
+		holds = mix(holds, r.states.prefixes[token])
+	}
 	return holds
 }
 

@@ -36,6 +36,7 @@ type Runner struct {
 	whole   bool    // a segment is a whole text
 	starts  []int32 // by segment of the step: its first token, counted over all
 	sampled []int32 // scratch: the tokens of a segment with those that were sampled
+	states  states
 	fault   struct {
 		hang time.Duration
 		nan  int32 // row, or -1
@@ -57,6 +58,9 @@ func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weight
 		},
 	}
 	r.fault.nan = -1
+	if m.desc.StateFloats() > 0 {
+		r.states = newStates(cfg)
+	}
 	return r
 }
 
@@ -98,11 +102,13 @@ func (r *Runner) Submit(s *engine.Step) error {
 // flightLocked returns step n, counted from 0. It is valid until the Wait after its own.
 func (r *Runner) flightLocked(n uint64) *flight { return &r.mu.flights[n%uint64(len(r.mu.flights))] }
 
-// hostMemory refuses a step that is the first to write a host block, if a test injected a memory
-// fault.
+// hostMemory refuses a step that is the first to write a block or state of host memory, if a test
+// injected a memory fault.
 func (r *Runner) hostMemory(s *engine.Step) error {
 	for i := range s.PreOps {
-		if op := &s.PreOps[i]; op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil {
+		op := &s.PreOps[i]
+		_, held := r.states.host[op.Dst]
+		if op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil || op.Kind == engine.StateOut && !held {
 			if r.model.dev.refusals.take(engine.RefuseAlloc) {
 				return fmt.Errorf("%d bytes of host memory asked: %w", r.cost.HostBytesPerBlock, engine.ErrOutOfMemory)
 			}
@@ -125,8 +131,13 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 			r.cache.copyOut(op.Dst, op.Src)
 		case engine.BlockIn:
 			r.cache.copyIn(op.Dst, op.Src)
+		case engine.StateOut:
+			r.states.host[op.Dst] = r.states.read[r.rules.State(op.Slot, op.Src)]
+		case engine.StateIn:
+			r.states.read[r.rules.State(op.Slot, op.Dst)] = r.states.host[op.Src]
 		}
 	}
+	r.states.prefixes = r.states.prefixes[:0]
 	took, kv := opts.StepTime, uint64(0)
 	r.starts = r.starts[:0]
 	start := int32(0)
@@ -142,8 +153,11 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		tokens, held := r.tokensOf(seg), &r.slots[seg.Slot].history
 		held.begin(seg.FirstPosition)
 		r.cache.write(seg.Blocks, int(seg.FirstPosition), tokens, held.add(tokens))
+		if r.states.read != nil {
+			r.states.add(seg, r.rules.State(seg.Slot, seg.StateFrom), r.rules.State(seg.Slot, seg.StateTo), tokens)
+		}
 	}
-	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock
+	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock + r.cost.BytesPerState*uint64(len(s.Segments))
 	r.takeRows(s, f)
 	if !f.late {
 		r.sampleAll(f)

@@ -67,6 +67,12 @@ var modelReadings = []monitor.Reading[model.Status]{
 		Read: func(m model.Status) float64 { return float64(m.Steps.FreeHostBlocks) }},
 	{Name: "millrace_swap_blocks", Kind: monitor.Gauge, Help: helpSwap, Label: "state", Value: "held",
 		Read: func(m model.Status) float64 { return float64(m.Steps.TotalHostBlocks - m.Steps.FreeHostBlocks) }},
+	{Name: "millrace_saved_states", Kind: monitor.Gauge, Help: helpStates, Label: "state", Value: "free",
+		Read: func(m model.Status) float64 { return float64(m.Steps.FreeStates - m.Steps.CachedStates) }},
+	{Name: "millrace_saved_states", Kind: monitor.Gauge, Help: helpStates, Label: "state", Value: "cached",
+		Read: func(m model.Status) float64 { return float64(m.Steps.CachedStates) }},
+	{Name: "millrace_saved_states", Kind: monitor.Gauge, Help: helpStates, Label: "state", Value: "held",
+		Read: func(m model.Status) float64 { return float64(m.Steps.TotalStates - m.Steps.FreeStates) }},
 	{Name: "millrace_kv_block_tokens", Kind: monitor.Gauge, Help: "Tokens that a KV block holds.",
 		Read: func(m model.Status) float64 { return float64(m.Runner.BlockSize) }},
 	{Name: "millrace_model_ready", Kind: monitor.Gauge, Help: "1 while the model accepts requests, else 0: it drains, or has failed.",
@@ -90,6 +96,9 @@ var modelReadings = []monitor.Reading[model.Status]{
 
 const helpBlocks = "KV blocks by state; their sum is the size of the cache. free: empty; cached: has a prefix, and is evicted when a " +
 	"sequence needs a block; held: of running sequences."
+
+const helpStates = "Saved states of a model whose layers carry one, by state; 0 of other models. cached: a request can start there, and it is " +
+	"evicted when another one is saved; held: sequences are about to write or read it."
 
 const helpSwap = "KV blocks of host memory by state. held: of preempted sequences."
 

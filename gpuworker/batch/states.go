@@ -1,0 +1,164 @@
+package batch
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/kvcache"
+)
+
+// Layers may carry a state from position to position (Config.States). Each slot has one, which its
+// segments read and write. So that others can start in the middle of a sequence, a part is cut into
+// segments at some positions: the segment before such a position writes a saved state, and the next
+// one reads it and writes the slot's own again. That costs no step and no copy, and cuts change no
+// bit. A sequence that starts where a saved state stands reads it with its first segment.
+
+// savedState is a saved state behind the first tokens of a sequence.
+type savedState struct {
+	tokens int
+	id     int32
+}
+
+const (
+	// usualStateInterval is how far apart saved states of a long text are, in tokens.
+	usualStateInterval = 512
+	// minStateTokens is how many tokens a saved state must save its readers.
+	minStateTokens = 64
+)
+
+// planStates allocates the states that the next part of s, of n tokens, saves. They stay with s
+// until a part is submitted or planned again.
+func (l *Loop) planStates(s *sequence, n int) {
+	if !l.cfg.States {
+		return
+	}
+	l.dropSaved(s.plannedStates)
+	s.plannedStates = s.plannedStates[:0]
+	for _, at := range l.savePositions(s, s.submitted+n) {
+		if slices.ContainsFunc(s.plannedStates, func(p savedState) bool { return p.tokens == at }) {
+			continue
+		}
+		id, ok := l.cache.AllocState()
+		if !ok {
+			break
+		}
+		s.plannedStates = append(s.plannedStates, savedState{at, id})
+	}
+	slices.SortFunc(s.plannedStates, func(a, b savedState) int { return cmp.Compare(a.tokens, b.tokens) })
+}
+
+// savePositions returns the positions up to end at which the next part of s saves its state, the
+// most useful first: where the other members of its group start, the last one that is useful to a
+// prompt that begins with this one, one at which another prompt was found to leave this one, and
+// one an interval.
+func (l *Loop) savePositions(s *sequence, end int) (out []int) {
+	size := l.cfg.Runner.BlockSize
+	wanted := func(at int) bool { return at > s.submitted && at <= end }
+	if at := s.promptLength - 1; s.leads() && wanted(at) {
+		out = append(out, at)
+	}
+	if s.request.Bypass {
+		return out
+	}
+	useful := (s.promptLength - 1) / size * size
+	if shared := s.shared(); shared < s.promptLength {
+		useful = shared / size * size
+	}
+	interval := end / l.cfg.StateInterval * l.cfg.StateInterval / size * size
+	for _, at := range []int{useful, s.left, interval} {
+		if wanted(at) && at-s.lastState >= minStateTokens {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// leads reports whether other members of its group wait for the prompt that s computes.
+func (s *sequence) leads() bool { return s.group != nil && s.group.leader == s && s.group.pending > 0 }
+
+// addSegments appends the segments of a run of s, cut where its states are saved.
+func (p *plan) addSegments(s *sequence, class engine.KernelClass, run []int32, part *part) {
+	at, from, end := s.submitted, s.state, s.submitted+len(run)
+	add := func(to int, state int32) {
+		p.step.Segments = append(p.step.Segments, engine.Segment{
+			Slot: s.slot, SlotGeneration: s.generation, Class: class,
+			FirstPosition: int32(at), Tokens: run[at-s.submitted : to-s.submitted], Blocks: s.table.Blocks, StateFrom: from, StateTo: state,
+		})
+		at, from = to, state
+	}
+	for _, saved := range s.plannedStates {
+		if saved.tokens > at && saved.tokens <= end {
+			add(saved.tokens, saved.id)
+			part.saved = append(part.saved, saved)
+		}
+	}
+	if at < end {
+		add(end, 0)
+	}
+	part.state = from
+}
+
+// statesSubmitted records the states that an accepted part of s writes.
+func (l *Loop) statesSubmitted(s *sequence, p *part) {
+	if p.state != 0 {
+		l.cache.HoldState(p.state)
+	}
+	l.dropState(s.state)
+	s.state = p.state
+	for _, saved := range p.saved {
+		s.lastState = saved.tokens
+		s.plannedStates = slices.DeleteFunc(s.plannedStates, func(other savedState) bool { return other == saved })
+		if s.leads() && saved.tokens == s.promptLength-1 {
+			l.cache.HoldState(saved.id)
+			s.promptState = saved
+		}
+		s.savedStates = append(s.savedStates, saved)
+	}
+}
+
+// publishStates makes the computed states of s findable.
+func (l *Loop) publishStates(s *sequence) {
+	for len(s.savedStates) > 0 && s.savedStates[0].tokens <= s.computed {
+		saved := s.savedStates[0]
+		l.cache.PublishState(s.table, saved.tokens, saved.id)
+		l.dropState(saved.id)
+		s.savedStates = slices.Delete(s.savedStates, 0, 1)
+	}
+}
+
+// matchState returns a table with the longest cached prefix of s behind which a state stands.
+func (l *Loop) matchState(s *sequence, ids []int32) *kvcache.Table {
+	t, state, found := l.cache.MatchState(s.root(), ids)
+	s.state, s.left, s.lastState = state, 0, t.Shared*l.cfg.Runner.BlockSize
+	if found > s.lastState {
+		s.left = found
+	}
+	return t
+}
+
+// giveUpStates drops all states that s holds.
+func (l *Loop) giveUpStates(s *sequence) {
+	l.dropState(s.state)
+	l.dropState(s.promptState.id)
+	l.dropSaved(s.plannedStates)
+	l.dropSaved(s.savedStates)
+	s.state, s.promptState, s.left, s.lastState = 0, savedState{}, 0, 0
+	s.plannedStates, s.savedStates = s.plannedStates[:0], s.savedStates[:0]
+}
+
+func (l *Loop) dropSaved(states []savedState) {
+	for _, saved := range states {
+		l.dropState(saved.id)
+	}
+}
+
+// dropState drops a saved state; 0 is the slot's own.
+func (l *Loop) dropState(id int32) {
+	if id == 0 {
+		return
+	}
+	if err := l.cache.DropState(id); err != nil {
+		l.logger.Error("give back a saved state", "error", err)
+	}
+}

@@ -1,0 +1,126 @@
+package batch
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// startStates is start for a model whose layers carry states.
+func startStates(t *testing.T, cfg Config) (*Loop, *fakeRunner) {
+	t.Helper()
+	cfg.States = true
+	return start(t, cfg, func(f *fakeRunner) { f.stateful = true })
+}
+
+// runCached submits a request, reads it to its end and returns how many of its tokens were cached.
+func runCached(t *testing.T, l *Loop, r Request) int {
+	t.Helper()
+	s, err := submit(l, r)
+	require.NoError(t, err)
+	tokens, _, _, err := drain(t, s)
+	require.NoError(t, err)
+	require.Equal(t, want(r), tokens)
+	return s.Cached()
+}
+
+func TestPrefixHitsEndAtSavedStates(t *testing.T) {
+	for name, tc := range map[string]struct {
+		saved  int
+		first  []int32
+		second []int32
+		cached int
+	}{
+		"the same prompt":                      {4, prompt(200, 1), prompt(200, 1), 192},
+		"a prompt of whole blocks":             {4, prompt(192, 1), prompt(192, 1), 176},
+		"the prompt continued":                 {4, prompt(200, 1), append(prompt(200, 1), prompt(50, 9)...), 192},
+		"a shorter prompt, without a state":    {4, prompt(200, 1), prompt(150, 1), 0},
+		"too short to save":                    {4, prompt(60, 1), prompt(60, 1), 0},
+		"no saved states":                      {0, prompt(200, 1), prompt(200, 1), 0},
+		"a prompt of as much as is worthwhile": {4, prompt(65, 1), prompt(65, 1), 64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, f := startStates(t, Config{Runner: engine.RunnerConfig{SavedStates: tc.saved}})
+			require.Zero(t, runCached(t, l, Request{Prompt: tc.first, MaxTokens: 4, PromptTopN: -1}))
+			require.Equal(t, tc.cached, runCached(t, l, Request{Prompt: tc.second, MaxTokens: 4, PromptTopN: -1}))
+			require.NoError(t, f.broken)
+		})
+	}
+}
+
+func TestStatesAreSavedWherePromptsPart(t *testing.T) {
+	// The first two share 150 tokens. The second computes all of its own, and saves the state where
+	// the third starts.
+	l, f := startStates(t, Config{Runner: engine.RunnerConfig{SavedStates: 8}})
+	for i, cached := range []int{0, 0, 144, 144} {
+		p := append(prompt(150, 1), prompt(90, int32(20+i))...)
+		require.Equal(t, cached, runCached(t, l, Request{Prompt: p, MaxTokens: 3, PromptTopN: -1}), "prompt %d", i)
+	}
+	require.NoError(t, f.broken)
+}
+
+func TestStatesAreSavedByInterval(t *testing.T) {
+	l, f := startStates(t, Config{StateInterval: 64, OneClass: true, Runner: engine.RunnerConfig{SavedStates: 8}})
+	f.oneClass = true
+	r := Request{Prompt: prompt(100, 1), MaxTokens: 120, PromptTopN: -1}
+	require.Zero(t, runCached(t, l, r))
+	// The second turn of a chat: the first one, its answer and a question.
+	p := append(append(prompt(100, 1), want(r)...), prompt(30, 7)...)
+	require.Equal(t, 192, runCached(t, l, Request{Prompt: p, MaxTokens: 3, PromptTopN: -1}))
+	require.NoError(t, f.broken)
+}
+
+func TestMembersOfAGroupStartWithItsState(t *testing.T) {
+	for _, n := range []int{1, 2, 17, 65, 120} {
+		for _, saved := range []int{0, 1, 6} {
+			for _, bypass := range []bool{false, true} {
+				t.Run(fmt.Sprintf("prompt of %d, %d saved states, bypass %v", n, saved, bypass), func(t *testing.T) {
+					l, f := startStates(t, Config{Runner: engine.RunnerConfig{SavedStates: saved}})
+					r := Request{Prompt: prompt(n, 3), MaxTokens: 20, PromptTopN: -1, Bypass: bypass}
+					for i := range int32(6) {
+						r.Continuations = append(r.Continuations, Continuation{OutputIndex: i})
+					}
+					streams, err := l.Submit(r)
+					require.NoError(t, err)
+					for i, s := range streams {
+						tokens, _, _, err := drain(t, s)
+						require.NoError(t, err)
+						require.Equal(t, wantOf(r, i), tokens)
+					}
+					require.NoError(t, f.broken)
+					if _, tokens := f.computed(); saved == 6 {
+						require.Equal(t, n+6*19+5*min(1, n), tokens, "the prompt is computed once, and its last token by each member")
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestPreemptedSequencesKeepTheirStates(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"recomputed":                    {BlockBytes: 1},
+		"recomputed from saved states":  {BlockBytes: 1, StateInterval: 16, Runner: engine.RunnerConfig{SavedStates: 20}},
+		"swapped":                       {BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4}},
+		"no host memory for states":     {BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64}},
+		"states too large to swap":      {BlockBytes: 1, StateBytes: 1 << 40, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4}},
+		"swapped, and saved states too": {BlockBytes: 1, StateInterval: 16, Runner: engine.RunnerConfig{HostBlocks: 64, HostStates: 4, SavedStates: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg.States = true
+				l := crowd(t, cfg, func(f *fakeRunner) {
+					slow(f)
+					f.stateful = true
+				}, false)
+				require.Positive(t, l.Stats().Preempted)
+				require.Equal(t, cfg.Runner.HostStates > 0 && cfg.StateBytes == 0, l.Stats().Swapped > 0)
+				require.Equal(t, cfg.Runner.SavedStates, l.cache.FreeStates())
+			})
+		})
+	}
+}
