@@ -220,7 +220,8 @@ void Rank::end_layer(const StepShape& shape, int32_t index, bool branch, const f
 
 void Rank::normed_gemm(const Span& span, const BranchNorm& source, Epilogue epilogue, int32_t count, const GemmTarget* targets,
                        const Stream& on) {
-  if (span.count > 0) normed_gemm(gemm_args(span, source.type, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, source, on);
+  if (span.count == 0) return;
+  normed_gemm(gemm_args(span, source.type, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, source, on);
 }
 
 // If the kernel can, its own blocks norm a single row.

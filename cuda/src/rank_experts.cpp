@@ -61,7 +61,8 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   route.rows = rows.count;
   route.plan = space.plan;
   route.bytes = space.bytes;
-  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down}) route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
+  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down})
+    route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
   CUDA_CHECK(launch_route(route, on));
   if (rows.count == 1) return;
   const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile(rows.kind),

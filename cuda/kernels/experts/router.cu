@@ -1,6 +1,6 @@
 // router: logits[r, e] = sum_k x[r, k] norm[k] router[e, k] * factor(r) + bias[e], in f32.
 //
-// A block has a panel of 16 experts and some rows; each of its 8 warps has a slice of the columns, cut at whole units.
+// A block has a panel of 16 experts and some rows; its warps share 16 slices of the columns, cut at whole units.
 // Lane 4g + t has experts g and g + 8 and four of every 16 columns, as weights lie (weight.h). The order of a logit's sum
 // is the lane's columns, then four lanes, then the slices in ascending order: it depends on the width alone. The squares
 // for the norm are summed in the same order, and the factor multiplies the sum, so that x is read once.
@@ -8,12 +8,14 @@
 #include "kernels/act.cuh"
 #include "kernels/experts/route.h"
 #include "kernels/gemm/packed_access.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int32_t kWarps = 8;
+constexpr int32_t kColumnSlices = 16;
+constexpr int32_t kLine = 128;    // bytes of a cache line
 constexpr int32_t kFewRows = 16;  // up to so many, each row is a block's only one, to occupy more SMs
 
 // Four weights of an expert, of columns 2t, 2t + 1, 2t + 8 and 2t + 9 of a step.
@@ -60,61 +62,71 @@ __device__ __forceinline__ Four load_columns(const float* row, int32_t first, in
   }
 }
 
-template <int32_t T, int32_t kRows, bool whole>
+template <int32_t T, int32_t kRows, int32_t kWarps, bool whole>
 __global__ void __launch_bounds__(kWarps * 32) router_logits(const __grid_constant__ RouterArgs a) {
-  __shared__ float sums[kWarps][kRows][kPanelRows], squares[kWarps][kRows];
+  __shared__ float sums[kColumnSlices][kRows][kPanelRows], squares[kColumnSlices][kRows];
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
   const int32_t dim = static_cast<int32_t>(a.router.cols), experts = static_cast<int32_t>(a.router.rows);
   const int32_t units = (dim + kUnitCols - 1) / kUnitCols, first_row = static_cast<int32_t>(blockIdx.y) * kRows;
   const uint8_t* const panel = a.router.data + static_cast<int64_t>(blockIdx.x) * units * Format<T>::group_bytes;
+  // Weights of a few rows come from device memory, so they are requested before the wait.
+  if constexpr (kRows == 1) {
+    static_assert(kWarps == kColumnSlices, "a warp has one slice");
+    constexpr int32_t kUnitBytes = Format<T>::group_bytes;
+    const int32_t from = units * warp / kColumnSlices * kUnitBytes, until = units * (warp + 1) / kColumnSlices * kUnitBytes;
+    for (int32_t at = from + lane * kLine; at < until; at += 32 * kLine) prefetch_l2(panel + at);
+  }
   grid_wait();
   grid_trigger();
 
-  float dot[kRows][2] = {}, square[kRows] = {};
-  for (int32_t unit = units * warp / kWarps; unit < units * (warp + 1) / kWarps; ++unit) {
-    constexpr int32_t kSteps = kUnitCols / 16;
-    const int32_t column = unit * kUnitCols + t * 2;
-    Four w[kSteps][2], norm[kSteps];  // all of a unit is requested before it is used
+#pragma unroll 1
+  for (int32_t slice = warp; slice < kColumnSlices; slice += kWarps) {
+    float dot[kRows][2] = {}, square[kRows] = {};
+    for (int32_t unit = units * slice / kColumnSlices; unit < units * (slice + 1) / kColumnSlices; ++unit) {
+      constexpr int32_t kSteps = kUnitCols / 16;
+      const int32_t column = unit * kUnitCols + t * 2;
+      Four w[kSteps][2], norm[kSteps];  // all of a unit is requested before it is used
 #pragma unroll
-    for (int32_t step = 0; step < kSteps; ++step) {
-      load_step<T>(panel + static_cast<int64_t>(unit) * Format<T>::group_bytes, step, lane, w[step]);
-      if (a.norm == nullptr) norm[step] = {{1, 1, 1, 1}};
-      else norm[step] = load_columns<whole>(a.norm, column + step * 16, dim);
+      for (int32_t step = 0; step < kSteps; ++step) {
+        load_step<T>(panel + static_cast<int64_t>(unit) * Format<T>::group_bytes, step, lane, w[step]);
+        if (a.norm == nullptr) norm[step] = {{1, 1, 1, 1}};
+        else norm[step] = load_columns<whole>(a.norm, column + step * 16, dim);
+      }
+#pragma unroll
+      for (int32_t r = 0; r < kRows; ++r) {
+        const float* const row = a.x + min(first_row + r, a.rows - 1) * a.x_stride;
+        Four x[kSteps];
+#pragma unroll
+        for (int32_t step = 0; step < kSteps; ++step) x[step] = load_columns<whole>(row, column + step * 16, dim);
+#pragma unroll
+        for (int32_t i = 0; i < kSteps * 4; ++i) {
+          const float v = x[i / 4].of[i % 4], normed = v * norm[i / 4].of[i % 4];
+          square[r] = fmaf(v, v, square[r]);
+          dot[r][0] = fmaf(normed, w[i / 4][0].of[i % 4], dot[r][0]);
+          dot[r][1] = fmaf(normed, w[i / 4][1].of[i % 4], dot[r][1]);
+        }
+      }
     }
 #pragma unroll
     for (int32_t r = 0; r < kRows; ++r) {
-      const float* const row = a.x + min(first_row + r, a.rows - 1) * a.x_stride;
-      Four x[kSteps];
-#pragma unroll
-      for (int32_t step = 0; step < kSteps; ++step) x[step] = load_columns<whole>(row, column + step * 16, dim);
-#pragma unroll
-      for (int32_t i = 0; i < kSteps * 4; ++i) {
-        const float v = x[i / 4].of[i % 4], normed = v * norm[i / 4].of[i % 4];
-        square[r] = fmaf(v, v, square[r]);
-        dot[r][0] = fmaf(normed, w[i / 4][0].of[i % 4], dot[r][0]);
-        dot[r][1] = fmaf(normed, w[i / 4][1].of[i % 4], dot[r][1]);
+      for (const int32_t partner : {2, 1}) {
+        dot[r][0] += __shfl_xor_sync(0xffffffffu, dot[r][0], partner);
+        dot[r][1] += __shfl_xor_sync(0xffffffffu, dot[r][1], partner);
+        square[r] += __shfl_xor_sync(0xffffffffu, square[r], partner);
       }
+      if (t == 0) {
+        sums[slice][r][lane / 4] = dot[r][0];
+        sums[slice][r][lane / 4 + 8] = dot[r][1];
+      }
+      if (lane == 0) squares[slice][r] = square[r];
     }
-  }
-#pragma unroll
-  for (int32_t r = 0; r < kRows; ++r) {
-    for (const int32_t partner : {2, 1}) {
-      dot[r][0] += __shfl_xor_sync(0xffffffffu, dot[r][0], partner);
-      dot[r][1] += __shfl_xor_sync(0xffffffffu, dot[r][1], partner);
-      square[r] += __shfl_xor_sync(0xffffffffu, square[r], partner);
-    }
-    if (t == 0) {
-      sums[warp][r][lane / 4] = dot[r][0];
-      sums[warp][r][lane / 4 + 8] = dot[r][1];
-    }
-    if (lane == 0) squares[warp][r] = square[r];
   }
   __syncthreads();
   const int32_t r = threadIdx.x / kPanelRows, local = threadIdx.x % kPanelRows;
   const int32_t row = first_row + r, expert = static_cast<int32_t>(blockIdx.x) * kPanelRows + local;
   if (r >= kRows || row >= a.rows || expert >= experts) return;
   float sum = sums[0][r][local], of_squares = squares[0][r];
-  for (int32_t w = 1; w < kWarps; ++w) {
+  for (int32_t w = 1; w < kColumnSlices; ++w) {
     sum += sums[w][r][local];
     of_squares += squares[w][r];
   }
@@ -124,11 +136,11 @@ __global__ void __launch_bounds__(kWarps * 32) router_logits(const __grid_consta
 
 template <int32_t T, bool whole>
 cudaError_t launch_of(const RouterArgs& args, const Stream& on) {
-  constexpr int32_t kMany = 8;
+  constexpr int32_t kMany = 8, kManyWarps = 8;
   const auto panels = static_cast<unsigned>((args.router.rows + kPanelRows - 1) / kPanelRows);
   const dim3 alone(panels, static_cast<unsigned>(args.rows)), together(panels, static_cast<unsigned>((args.rows + kMany - 1) / kMany));
-  if (args.rows <= kFewRows) return launch(on, alone, dim3(kWarps * 32), 0, router_logits<T, 1, whole>, args);
-  return launch(on, together, dim3(kWarps * 32), 0, router_logits<T, kMany, whole>, args);
+  if (args.rows <= kFewRows) return launch(on, alone, dim3(kColumnSlices * 32), 0, router_logits<T, 1, kColumnSlices, whole>, args);
+  return launch(on, together, dim3(kManyWarps * 32), 0, router_logits<T, kMany, kManyWarps, whole>, args);
 }
 
 template <int32_t T>

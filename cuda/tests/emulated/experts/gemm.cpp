@@ -26,7 +26,9 @@ cudaError_t launch_of(const ExpertGemmArgs& args) {
 
 template <int32_t T>
 cudaError_t launch_type(const ExpertGemmArgs& args) {
-  return args.act == Act::kF16 ? launch_of<T, __half>(args) : launch_of<T, __nv_bfloat16>(args);
+  if (args.act == Act::kF16) return launch_of<T, __half>(args);
+  if constexpr (Format<T>::is_float) return launch_of<T, __nv_bfloat16>(args);
+  else return cudaErrorNotSupported;
 }
 
 }  // namespace
