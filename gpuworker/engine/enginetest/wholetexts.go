@@ -117,8 +117,11 @@ func wholeDescriptions(t *testing.T, dev engine.Device, opts Options) {
 	t.Helper()
 	for seed := range uint64(12) {
 		d := Description(seed + 1000)
+		sees := false
 		for i := range d.Layers {
-			d.Layers[i].Mixer.Bidirectional = i == 0 || (seed>>i)%2 == 0
+			m := &d.Layers[i].Mixer
+			m.Bidirectional = m.Kind == engine.MixAttention && (!sees || (seed>>i)%2 == 0)
+			sees = sees || m.Bidirectional
 		}
 		require.NoError(t, rules.CheckModel(&d))
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
