@@ -44,15 +44,15 @@ struct ActOps<__nv_bfloat16> {
   }
 };
 
-// Returns the bits of one element, or of two, of a type that is known only at run time. Both types are rounded to and
-// one is selected, because a branch for each element would cost registers.
+// Returns the bits of one element, or of two, of a type that is known only at run time. A finite number beyond f16's range is
+// saturated. Both types are rounded to and one is selected, because a branch for each element would cost registers.
 __device__ __forceinline__ uint16_t act_bits(Act act, float x) {
-  const __half f16 = ActOps<__half>::from(x);
+  const __half f16 = ActOps<__half>::from(ActOps<__half>::bounded(x));
   const __nv_bfloat16 bf16 = ActOps<__nv_bfloat16>::from(x);
   return act == Act::kF16 ? __half_as_ushort(f16) : __bfloat16_as_ushort(bf16);
 }
 __device__ __forceinline__ uint32_t act_bits(Act act, float low, float high) {
-  const uint32_t f16 = ActOps<__half>::pack(low, high), bf16 = ActOps<__nv_bfloat16>::pack(low, high);
+  const uint32_t f16 = ActOps<__half>::pack(ActOps<__half>::bounded(low), ActOps<__half>::bounded(high)), bf16 = ActOps<__nv_bfloat16>::pack(low, high);
   return act == Act::kF16 ? f16 : bf16;
 }
 

@@ -49,7 +49,8 @@ __device__ __forceinline__ float4 ended(const EndBranchArgs& a, float4 x, float4
 // A row that is converted and not normed.
 template <class T>
 __device__ __forceinline__ float4 bounded(float4 x, float scale) {
-  return {ActOps<T>::bounded(x.x * scale), ActOps<T>::bounded(x.y * scale), ActOps<T>::bounded(x.z * scale), ActOps<T>::bounded(x.w * scale)};
+  return {ActOps<T>::bounded(x.x * scale), ActOps<T>::bounded(x.y * scale), ActOps<T>::bounded(x.z * scale),
+          ActOps<T>::bounded(x.w * scale)};
 }
 
 template <class T, bool whole, int32_t kKept>

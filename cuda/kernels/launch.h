@@ -13,9 +13,8 @@
 //   4. When a kernel begins, all consecutive short kernels just before it may be running, and the one kernel ahead of
 //      these. All others have ended: that kernel let others begin only after each of its blocks had waited, for which
 //      everything before it had to end, and by 1 no kernel ends before it has waited.
-//
-// What kernels wrote in the same step and is read before the wait is read with __ldcg: that they have ended does not make their writes
-// visible through this SM's first level cache.
+//   5. Before the wait, memory that kernels of the same step have written is read with __ldcg. That they have ended does not make their
+//      writes visible through this SM's first level cache.
 //
 // grid_wait() returns when the predecessor, and so every kernel before it, has ended and its writes are visible. By 4 a
 // kernel may read constants (weights), and what kernels wrote long before (a step's input, block tables, slot
@@ -23,7 +22,7 @@
 // kernel counts as its predecessor. grid_trigger() is only a hint and does not order memory. On devices before compute
 // capability 9.0 both are empty, and launches are plain.
 //
-// Short are: rms_norm, finish_qkv, decode attention, gathers between GPUs, and the blocks of the sampler's gather that
+// The kernels of branch.h and of experts/ are not short. Short are: rms_norm, finish_qkv, decode attention, gathers between GPUs, and the blocks of the sampler's gather that
 // have nothing to do.
 #pragma once
 

@@ -9,7 +9,7 @@
 //
 //   a norm              the least power that no norm of the model can exceed: its weights and the square root of its width
 //                       bound it. It is 1 for real models
-//   attention           1: means of values, which are within f16's range
+//   attention           1: means of values, which are within f16's range if the cache is f16, and are saturated if it is not
 //   SwiGLU              64: in real models it passes 65 504; beyond four million a row fails
 //   the residual stream 64: of layers without a norm. Beyond four million it is saturated, as queries, keys and values are
 #pragma once

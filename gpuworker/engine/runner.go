@@ -13,8 +13,10 @@ type RunnerConfig struct {
 	MaxHiddenRows    int  // 0 unless DeviceInfo.HiddenRows
 	MaxTopN          int  // 0 .. 64
 	KVType           Type // F32, F16, BF16 or F8
-	ActType          Type // type of activations between kernels: F16 or BF16; 0 = the engine's choice for the model
-	HostBlocks       int  // blocks of host memory: ids 0 .. HostBlocks-1; each is allocated when it is first written
+	// ActType is the type of activations between kernels: F16 or BF16; 0 = the engine's choice for
+	// the model. Those that quantised matrices read are F16 on a GPU, whatever is requested.
+	ActType    Type
+	HostBlocks int // blocks of host memory: ids 0 .. HostBlocks-1; each is allocated when it is first written
 	// SavedStates and HostStates are for models whose layers carry states (ModelDesc.StateFloats),
 	// else 0. Each slot has a state of its own, besides saved states 1 .. SavedStates. Host memory
 	// has states 0 .. HostStates-1.

@@ -1,5 +1,5 @@
 // combine: a block for each row; thread t has the elements t, t + threads, ... The number of threads depends on the width
-// alone. Sums over a row follow the order of branch.cu. With a norm the sum over the experts is made twice, once for its
+// alone, and so does the order of a sum over a row: a thread's elements, then lanes, then warps. With a norm the sum over the experts is made twice, once for its
 // squares: what it reads is in L2 then.
 // Test bound: 2^-18 of the sum of absolute terms.
 #include "kernels/experts/combine.h"
@@ -8,16 +8,13 @@
 
 #include "kernels/act.cuh"
 #include "kernels/math.cuh"
+#include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 namespace {
 
 constexpr int32_t kMostThreads = 512;
 constexpr int32_t kTogether = 8;  // experts whose elements are requested before the first is added
-
-__device__ float norm_factor_of(float squares, const CombineArgs& a, float* scratch) {
-  return 1.0f / sqrtf(block_sum(squares, scratch) / static_cast<float>(a.dim) + a.eps);
-}
 
 // sigmoid(shared_router . norm of x).
 __device__ float shared_weight(const CombineArgs& a, const float* x, float* scratch) {
@@ -27,7 +24,7 @@ __device__ float shared_weight(const CombineArgs& a, const float* x, float* scra
     squares = fmaf(v, v, squares);
     dot = fmaf(a.norm == nullptr ? v : v * a.norm[i], a.shared_router[i], dot);
   }
-  const float factor = a.norm == nullptr ? 1.0f : norm_factor_of(squares, a, scratch);
+  const float factor = a.norm == nullptr ? 1.0f : norm_factor(block_sum(squares, scratch), a.dim, a.eps);
   return 1.0f / (1.0f + exp_f32(-(block_sum(dot, scratch) * factor)));
 }
 
@@ -72,7 +69,7 @@ __global__ void __launch_bounds__(kMostThreads) combine_rows(const __grid_consta
       const float sum = sum_of(a, ids, weights, y, i);
       squares = fmaf(sum, sum, squares);
     }
-    factor = norm_factor_of(squares, a, scratch);
+    factor = norm_factor(block_sum(squares, scratch), a.dim, a.eps);
   }
   if (a.shared_end_norm != nullptr) {
     float squares = 0;
@@ -80,7 +77,7 @@ __global__ void __launch_bounds__(kMostThreads) combine_rows(const __grid_consta
       const float v = shared[i] * weight_of_shared;
       squares = fmaf(v, v, squares);
     }
-    shared_factor = norm_factor_of(squares, a, scratch);
+    shared_factor = norm_factor(block_sum(squares, scratch), a.dim, a.eps);
   }
   for (int32_t i = begin; i < a.dim; i += threads) {
     float sum = sum_of(a, ids, weights, y, i);

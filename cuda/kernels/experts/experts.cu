@@ -108,7 +108,7 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   const PreparedGrouped& eight = of(GroupedForm::kFewSingle8, GroupedForm::kFewPair8);
   const bool by_many = args.kind == GemmClass::kPrefill && many.tiles_at_once > 0;
   // If tiles of eight need more shared memory than the device has, every pair is a tile.
-  const PreparedGrouped& few = one_row || eight.tiles_at_once == 0 ? one : eight;
+  const PreparedGrouped& few = one.tiles_at_once > 0 && (one_row || eight.tiles_at_once == 0) ? one : eight;
   const PreparedGrouped& chosen = by_many ? many : few;
   if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
 

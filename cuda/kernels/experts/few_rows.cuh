@@ -3,7 +3,8 @@
 // eight split-K slices are those of gemv_async, so a pair has the bits of a dense GEMM of class kDecode.
 //
 // Items of a tile follow one another, so neighbouring blocks stream one matrix, and a matrix that several tiles read is
-// in L2 for the later ones. Which experts there are is known after grid_wait(): no weight is requested before.
+// in L2 for the later ones. Which experts there are is known after grid_wait(): no weight is requested before. Where a tile is divided,
+// parts without pairs are skipped.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -43,6 +44,13 @@ struct FewRowsBlock {
     tile.first += skipped;
     tile.count = min(tile.count - skipped, S::tokens);
     return tile;
+  }
+
+  // Returns the block's first item from `item` on that has a pair: a part of a tile may have none.
+  __device__ __forceinline__ int32_t next_of(int32_t item) const {
+    if (grouped.parts == 1) return item;
+    while (item < items && tile_of(item).count <= 0) item += static_cast<int32_t>(gridDim.x);
+    return item;
   }
 
   __device__ __forceinline__ void aim_weights(Feed& feed, int32_t item) const {
@@ -89,7 +97,7 @@ struct FewRowsBlock {
       cursor.unit += S::units;
       if (cursor.unit >= pipeline.unit_end) {
         cursor.unit = pipeline.unit_begin;
-        cursor.item += static_cast<int32_t>(gridDim.x);
+        cursor.item = next_of(cursor.item + static_cast<int32_t>(gridDim.x));
         if (cursor.item < items) aim_weights(feed, cursor.item);
       }
     }
@@ -129,10 +137,12 @@ struct FewRowsBlock {
   __device__ __forceinline__ void run() {
     grid_wait();
     grid_trigger();
-    const int32_t begin = pipeline.unit_begin, end = pipeline.unit_end, first_item = static_cast<int32_t>(blockIdx.x);
+    const int32_t begin = pipeline.unit_begin, end = pipeline.unit_end, block = static_cast<int32_t>(blockIdx.x);
     Feed feed;
-    aim_weights(feed, first_item);  // if there is no such item, of a tile that nothing uses: its load need not wait for their number
+    aim_weights(feed, block);  // if there is no such item, of a tile that nothing uses: its load need not wait for their number
     items = *grouped.plan.tile_count * grouped.parts * p.targets[0].panels;
+    const int32_t first_item = next_of(block);
+    if (first_item != block && first_item < items) aim_weights(feed, first_item);
     Cursor next{begin < end ? first_item : items, begin};
 #pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1; ++s) request(feed, next, s);
@@ -140,7 +150,7 @@ struct FewRowsBlock {
     const Mma mma{pipeline};
     int32_t stage = 0, free_stage = Layout::stages - 1, buffer = 0;
 #pragma unroll 1
-    for (int32_t item = first_item; item < items; item += static_cast<int32_t>(gridDim.x)) {
+    for (int32_t item = first_item; item < items; item = next_of(item + static_cast<int32_t>(gridDim.x))) {
       typename Mma::Sums acc = {};
       typename Mma::Group group;
 #pragma unroll 1

@@ -5,7 +5,8 @@
 // point. What follows keeps every bit until the rounding:
 //
 //   Q8_0, Q4_0, Q5_0, IQ4_NL   quant * d: both are f16 numbers, and one product rounds
-//   MXFP4                      the same, with a power of two: exact from 2^-24 to 65504, and beyond these 0 or infinity
+//   MXFP4                      the same; d is half of the block's power of two, and the quant twice its value: exact if d is from 2^-24 to
+//                              2^15. Below, a block becomes zeros; above, its row fails
 //   Q4_1, Q5_1                 quant * d + m, by one fma
 //   Q6_K, codes                quant * scale * d: the first product is an integer (of codes times their power of two), exact
 //                              up to 2048 and else even

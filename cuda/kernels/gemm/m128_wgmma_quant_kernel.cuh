@@ -4,7 +4,8 @@
 // Like m128_wgmma_kernel.cuh it processes tiles of 128 rows by 128 tokens with clusters of two blocks, so weights are
 // unpacked once for 128 tokens, while the products of the unit before run. If blocks fold, a consumer warpgroup alternates
 // between the two halves of the tokens: while one half's products run, the other half's sums are scaled on the CUDA cores.
-// Finished slices are saved in shared memory, because accumulators of a further slice do not fit the registers. m128_wgmma_reduction.cuh adds the sums of the two blocks.
+// Finished slices are saved in shared memory, because accumulators of a further slice do not fit the registers.
+// m128_wgmma_reduction.cuh adds the sums of the two blocks.
 #pragma once
 
 #include "kernels/gemm/m128_wgmma_quant_pipeline.cuh"
