@@ -25,8 +25,10 @@ std::vector<uint8_t> file_of(int32_t type, std::mt19937& random) {
   std::vector<uint8_t> file(weight_file_bytes(type, kPanelRows, kCols));
   for (uint8_t& b : file) b = static_cast<uint8_t>(random());
   std::normal_distribution<float> normal(0, s.block == 256 ? 4e-4f : 1e-2f);
-  for (size_t at = 0; at < file.size(); at += static_cast<size_t>(s.bytes))
+  for (size_t at = 0; at < file.size(); at += static_cast<size_t>(s.bytes)) {
     for (int i = 0; i < s.half_count; ++i) reference::put_half(file.data() + at + s.halves[i], __float2half_rn(normal(random)).bits);
+    if (type == kMXFP4) file[at] = static_cast<uint8_t>(104 + random() % 37);  // the exponents whose weights f16 holds exactly
+  }
   return file;
 }
 

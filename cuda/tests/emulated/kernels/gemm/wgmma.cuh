@@ -92,6 +92,8 @@ void wgmma_wait() {
     mine.erase(mine.begin());
   }
 }
+template <int32_t steps>
+void wgmma_keep(const uint32_t (&)[steps][4]) {}
 inline uint64_t swizzled_rows(uint32_t address) { return (address & 0x3ffffu) >> 4 | uint64_t{64} << 32; }
 
 }  // namespace mr::cuda
