@@ -6,7 +6,7 @@
     bench/llamacpp/compare.py --device cpu --prompts 128 --tokens 32 --batch 1,8 --llama-bench ... --llama-batched-bench ... FILE.gguf ...
 
 The programs take turns, --rounds times. A cell is the median over the rounds, in tokens a second of all sequences together. Both read the
-same file, so the tables of a release can be repeated by anyone who has a build of llama.cpp. `millrace-bench synth --list` lists the shapes
+same file, so anyone with a build of llama.cpp can repeat the tables of a release. `millrace-bench synth --list` lists the shapes
 of which it makes files of random weights.
 
 A prompt is one sequence. Decoding follows the first of --prompts in Millrace and in llama-batched-bench, and an empty cache in llama-bench,

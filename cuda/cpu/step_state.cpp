@@ -1,5 +1,5 @@
 // Layers that carry a state: gated delta nets and short convolutions. Positions of a slot are computed one after another, so that a
-// prompt may be cut anywhere: the state behind a position has the same bits however its tokens came. The segments of one slot in a step
+// prompt may be cut anywhere: the state after a position has the same bits however its tokens came. The segments of one slot in a step
 // form a chain: each of them goes on where the one before it ended.
 #pragma GCC optimize("fp-contract=off")
 #include <algorithm>
@@ -93,7 +93,7 @@ const float* StepForward::before(const Chain& chain, int32_t index) const {
   return chain.from < 0 ? nullptr : states_.of(chain.from, index);
 }
 
-// Stores the last inputs of the convolution behind each segment of a chain.
+// Stores the last inputs of the convolution after each segment of a chain.
 void StepForward::keep_inputs(const StepPlan& plan, int32_t index, const Chain& chain, const float* rows, int thread) {
   const mr_mixer_desc& m = desc_.mixer(index);
   const int64_t width = conv_width(m, desc_.hidden), kept = (m.conv - 1) * width;

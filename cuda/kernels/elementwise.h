@@ -45,7 +45,7 @@ struct ScaleArgs {
 };
 cudaError_t launch_scale(const ScaleArgs& args, const Stream& on);
 
-// out = x * scale in the activation type, to nearest even. What is beyond the largest f16 number becomes infinity or, if
+// out = x * scale in the activation type, to nearest even. A number beyond the largest f16 number becomes infinity or, if
 // saturated and finite, the largest number that is stored (within_f16).
 struct ToActArgs {
   const float* x;

@@ -2,7 +2,7 @@
 //
 // The matrices that share inputs decide the type. Quantised matrices have kernels for f16 inputs alone, because a quant times
 // its scale is rounded to the input type once, which f16 does with an eighth of bf16's error. BF16 and F32 matrices without a
-// quantised one beside them have bf16 inputs, because their own numbers may pass f16's range.
+// quantised one among them have bf16 inputs, because their own numbers may pass f16's range.
 //
 // f16 ends at 65 504, so f16 inputs lie divided by a power of two, by which the GEMM multiplies its sums. Nothing but what
 // becomes subnormal loses bits by that. The power depends on what makes the inputs:

@@ -122,7 +122,7 @@ InputType Rank::normed_type(Act act, const float* weight) const {
 void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
   if (source.applied) return;
   const InputType& type = source.type;
-  if (source.weight == nullptr) {  // padding behind rows is zero on both sides
+  if (source.weight == nullptr) {  // padding after rows is zero on both sides
     const int64_t skip = span.first * sizes_.hidden_stride;
     CUDA_CHECK(launch_to_act({space_.x + skip, act_row(space_.norm, span.first, sizes_.hidden_stride), type.act,
                               span.count * sizes_.hidden_stride, 1 / type.scale, true}, on));

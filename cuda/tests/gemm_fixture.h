@@ -38,7 +38,7 @@ constexpr TypeName kTypeNames[] = {{kF32, "F32"},   {kF16, "F16"},   {kBF16, "BF
 
 inline std::string name_of(const testing::TestParamInfo<TypeName>& info) { return info.param.name; }
 
-// The activation types that GEMMs of a weight type have kernels for, the one that a model takes first.
+// The activation types that GEMMs of a weight type have kernels for. The first is the one that a model takes by itself.
 inline std::vector<Act> acts_of(int32_t type) {
   if (quantised(type)) return {Act::kF16};
   return type == kF16 ? std::vector<Act>{Act::kF16, Act::kBF16} : std::vector<Act>{Act::kBF16, Act::kF16};

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kColumnSlices = 16;
 constexpr int32_t kLine = 128;    // bytes of a cache line
-constexpr int32_t kFewRows = 16;  // up to so many, each row is a block's only one, to occupy more SMs
+constexpr int32_t kFewRows = 16;  // up to these rows a block has one each, to occupy more SMs
 
 // Four weights of an expert, of columns 2t, 2t + 1, 2t + 8 and 2t + 9 of a step.
 struct Four {

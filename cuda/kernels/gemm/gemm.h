@@ -104,7 +104,7 @@ struct GemmArgs {
   GemmClass kind = GemmClass::kDecode;
   const void* x = nullptr;  // (tokens, cols) of type act, 16-byte aligned; must not overlap an out
   int64_t x_stride = 0;     // elements, a multiple of 8
-  Act act = Act::kF16;      // kBF16 only beside weights of a float type
+  Act act = Act::kF16;      // kBF16 only with weights of a float type
   int32_t tokens = 0;
   GemmNorm norm;  // set only if gemm_fuses_norm
   GemmHeads heads;  // set for kHeads, which requires gemm_fuses_heads
