@@ -1,6 +1,9 @@
 package model
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,6 +13,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
 )
 
 func TestDefaultsFollowTheDevice(t *testing.T) {
@@ -252,6 +257,49 @@ func TestAnObserverIsMadeForEachLoad(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"small", "family/other"}, made)
+	require.NoError(t, m.Close())
+	require.NoError(t, device.Close())
+}
+
+// hostless is a device that has no price for states of host memory.
+type hostless struct{ engine.Device }
+
+type hostlessModel struct{ engine.Model }
+
+func (d hostless) NewModel(desc engine.ModelDesc) (engine.Model, error) {
+	m, err := d.Device.NewModel(desc)
+	return hostlessModel{m}, err
+}
+
+func (m hostlessModel) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
+	price, err := m.Model.RunnerCost(cfg)
+	price.HostBytesPerState = 0
+	return price, err
+}
+
+func TestStatesAreServedWithoutHostStates(t *testing.T) {
+	dir := t.TempDir()
+	shape, _ := synth.Small("lfm2")
+	var file bytes.Buffer
+	require.NoError(t, synth.Write(&file, shape, synth.Only(gguf.Q8_0), 1))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "lfm2"+extension), file.Bytes(), 0o644))
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	m := NewManager(Config{Dir: dir, VerifyInterval: -1}, hostless{device}, hclog.NewNullLogger())
+	inst, _, err := m.Load(t.Context(), "lfm2", Options{KVTokens: 1024}, nil)
+	require.NoError(t, err)
+	require.Zero(t, inst.Runner.HostStates)
+	params := engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
+	for i := range 3 {
+		s, err := submit(inst.Loop, batch.Request{Prompt: make([]int32, 200), Params: params, MaxTokens: 4, PromptTopN: -1})
+		require.NoError(t, err)
+		for ended := false; !ended; {
+			events, err := s.Recv(t.Context(), nil)
+			require.NoError(t, err)
+			ended = events[len(events)-1].Done != nil
+		}
+		require.Equal(t, min(i, 1)*192, s.Cached(), "a hit ends where a state was saved")
+	}
 	require.NoError(t, m.Close())
 	require.NoError(t, device.Close())
 }
