@@ -130,7 +130,9 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 	s.table, s.submitted, s.computed = t, have, have
 	l.electLeader(s)
 	if !s.request.Bypass {
-		l.cache.Name(t, s.keys())
+		if !l.cfg.States || l.cfg.Runner.SavedStates > 0 { // else no request can start with a prefix
+			l.cache.Name(t, s.keys())
+		}
 		l.cache.Claim(t, s.root(), s.ids()[:s.shared()])
 	}
 	if s.started.IsZero() {

@@ -52,6 +52,24 @@ func TestPrefixHitsEndAtSavedStates(t *testing.T) {
 	}
 }
 
+func TestKeysNameUsefulPrefixes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		saved int
+		want  []uint64
+	}{"no saved states": {0, nil}, "a saved state": {2, []uint64{192, 199}}} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := startStates(t, Config{Runner: engine.RunnerConfig{SavedStates: tc.saved}})
+			r := Request{
+				Prompt: prompt(200, 1), MaxTokens: 1, PromptTopN: -1,
+				Keys: []PrefixKey{{Key: 64, Tokens: 64}, {Key: 192, Tokens: 192}, {Key: 199, Tokens: 199}},
+			}
+			require.Zero(t, runCached(t, l, r))
+			stop(l)
+			require.Equal(t, tc.want, l.cache.All())
+		})
+	}
+}
+
 func TestStatesAreSavedWherePromptsPart(t *testing.T) {
 	// The first two share 150 tokens. The second computes all of its own, and saves the state where
 	// the third starts.

@@ -24,6 +24,9 @@ func newStates(n int) states {
 	return s
 }
 
+// hasStates reports whether prefixes are found only where saved states stand.
+func (c *Cache) hasStates() bool { return len(c.states.refs) > 1 }
+
 // AllocState returns a state with one holder. If none is free, it evicts the findable state that
 // was not used for longest; ok is false if every state has a holder.
 func (c *Cache) AllocState() (id int32, ok bool) {
@@ -83,12 +86,14 @@ func (c *Cache) PublishState(t *Table, tokens int, id int32) {
 	n := c.nodeOf[t.Blocks[blocks-1]]
 	if x := &c.tree.nodes[n]; x.state == 0 && !x.lost {
 		x.state, c.states.nodeOf[id] = id, n
+		c.attachToState(t, tokens, n)
 	}
 }
 
-// loseState makes a state unfindable. Its holders keep it.
+// loseState makes a state unfindable. Its holders keep it. The keys that stood for it are withdrawn.
 func (c *Cache) loseState(id int32) {
 	s := &c.states
+	c.keys.detachAll(&c.tree.nodes[s.nodeOf[id]])
 	c.tree.nodes[s.nodeOf[id]].state, s.nodeOf[id] = 0, none
 	if s.refs[id] == 0 {
 		s.idle = slices.DeleteFunc(s.idle, func(other int32) bool { return other == id })

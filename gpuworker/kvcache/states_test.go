@@ -14,6 +14,7 @@ func checkStates(t *testing.T, c *Cache, holders map[int32]int) {
 	s := &c.states
 	at := map[int32]int32{} // states by node
 	for n, x := range c.tree.nodes {
+		require.True(t, x.state != 0 || len(x.keys) == 0, "node %d has keys, and no sequence can start there", n)
 		if x.stamp != 0 && x.state != 0 {
 			require.NotEqual(t, int32(none), x.block, "node %d has a state and no block", n)
 			require.False(t, x.lost)
@@ -102,6 +103,42 @@ func TestForgetLosesStates(t *testing.T) {
 	require.Equal(t, 1, c.FreeStates())
 }
 
+func TestKeysNeedAStateNearby(t *testing.T) {
+	c := New(Config{Blocks: 220, BlockSize: 16, States: 2})
+	ids := run(1, 3200)
+	keys := []Key{{100, 100}, {170, 170}, {192, 192}, {210, 210}, {256, 256}, {257, 257}, {2000, 2000}, {2200, 2200}, {2400, 2400}}
+	owner := &Table{}
+	require.True(t, c.Grow(owner, len(ids)))
+	c.Name(owner, keys)
+	require.NoError(t, c.Publish(owner, Root{}, ids, len(ids)))
+	require.Empty(t, c.All(), "no sequence can start with these blocks")
+	save := func(at int) int32 {
+		id, ok := c.AllocState()
+		require.True(t, ok)
+		c.PublishState(owner, at, id)
+		require.NoError(t, c.DropState(id))
+		checkStates(t, c, nil)
+		return id
+	}
+	save(192)
+	require.Equal(t, []uint64{192, 210, 256}, c.All(), "those of 192 to 256 tokens")
+	save(2096)
+	require.Equal(t, []uint64{192, 210, 256, 2200}, c.All(), "an eighth of a long key may be left to compute")
+	save(160)
+	require.Equal(t, []uint64{100, 170, 192, 210, 2200}, c.All(), "and the last key before a state; the oldest state is gone")
+	c.Name(&Table{Blocks: owner.Blocks[:12], Shared: 12}, []Key{{1, 50}, {2, 150}, {3, 175}, {4, 300}})
+	require.Equal(t, []uint64{2, 3, 100, 170, 192, 210, 2200}, c.All(), "a sequence that starts with the state names its own")
+
+	other := &Table{}
+	require.True(t, c.Grow(other, 192))
+	c.Name(other, []Key{{5, 165}, {6, 191}})
+	require.NoError(t, c.Publish(other, Root{}, ids, 192))
+	require.Equal(t, []uint64{2, 3, 5, 6, 100, 170, 192, 210, 2200}, c.All(), "and one that publishes its twin")
+	c.Forget(owner)
+	require.Empty(t, c.All())
+	checkStates(t, c, nil)
+}
+
 // Random sequences save states, release them and displace each other's blocks.
 func TestRandomStates(t *testing.T) {
 	for seed := range uint64(40) {
@@ -138,6 +175,7 @@ func TestRandomStates(t *testing.T) {
 					require.NoError(t, c.Release(table))
 					continue
 				}
+				c.Name(table, []Key{{uint64(rng.IntN(9)), 1 + rng.IntN(20)}, {uint64(rng.IntN(9)), 1 + rng.IntN(20)}})
 				require.NoError(t, c.Publish(table, Root{}, ids, len(ids)))
 				live = append(live, sequence{table, ids})
 			case 2:
