@@ -169,13 +169,6 @@ func (l *Loop) recordStart(s *sequence, found int, fromGroup bool, now time.Time
 	}
 }
 
-// electLeader makes s the leader of its group if the prompt is neither computed nor being computed.
-func (l *Loop) electLeader(s *sequence) {
-	if g := s.group; g != nil && g.prompt == nil && g.leader == nil && s.computed < s.promptLength {
-		g.leader = s
-	}
-}
-
 func (s *sequence) keys() []kvcache.Key {
 	keys := make([]kvcache.Key, len(s.request.Keys))
 	for i, k := range s.request.Keys {

@@ -115,6 +115,9 @@ func (l *Loop) statesSubmitted(s *sequence, p *part) {
 		}
 		s.savedStates = append(s.savedStates, saved)
 	}
+	if l.cfg.States && s.leads() && s.submitted >= s.promptLength && !s.sharesState() {
+		s.group.alone, s.group.leader = true, nil
+	}
 }
 
 // publishStates makes the computed states of s findable.

@@ -119,6 +119,72 @@ func TestMembersOfAGroupStartWithItsState(t *testing.T) {
 	}
 }
 
+func TestGroupsWithoutAStateRunAtOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prompt, saved, before int
+		steps, prompts        int
+	}{
+		"the prompt is new":                   {200, 6, 0, 3, 1},
+		"it ends at a state":                  {65, 6, 1, 3, 1},
+		"it ends after one":                   {66, 6, 1, 3, 1},
+		"no states":                           {200, 0, 0, 2, 6},
+		"a state that another sequence holds": {200, 1, 1, 3, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, f := startStates(t, Config{Chunk: 4096, Runner: engine.RunnerConfig{SavedStates: tc.saved, KVBlocks: 200, MaxSequences: 8, MaxBatchedTokens: 4096}})
+			r := Request{Prompt: prompt(tc.prompt, 3), MaxTokens: 2, PromptTopN: -1}
+			for range tc.before {
+				require.Zero(t, runCached(t, l, r))
+			}
+			if tc.saved == 1 {
+				_, held := l.cache.AllocState()
+				require.True(t, held)
+			}
+			before, _ := f.computed()
+			prompts := 0
+			f.watch = func(s *engine.Step) error {
+				for _, g := range s.Segments {
+					if int(g.FirstPosition)+len(g.Tokens) >= tc.prompt-1 && int(g.FirstPosition) < tc.prompt-1 {
+						prompts++
+					}
+				}
+				return nil
+			}
+			for i, s := range several(t, l, r, 6) {
+				tokens, _, _, err := drain(t, s)
+				require.NoError(t, err)
+				require.Equal(t, wantOf(r, i), tokens)
+			}
+			stop(l)
+			require.NoError(t, f.broken)
+			after, _ := f.computed()
+			require.LessOrEqual(t, after-before, tc.steps+1)
+			require.LessOrEqual(t, prompts, tc.prompts)
+		})
+	}
+}
+
+func TestUnneededPromptStateIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, f := start(t, Config{States: true, Runner: engine.RunnerConfig{SavedStates: 1}}, func(f *fakeRunner) {
+			f.stateful, f.gate = true, make(chan struct{}, 1000)
+		})
+		streams := several(t, l, Request{Prompt: prompt(60, 3), MaxTokens: 100, PromptTopN: -1, Bypass: true}, 2)
+		synctest.Wait()
+		require.Zero(t, l.cache.FreeStates(), "the leader saves the state with which the other starts")
+		streams[1].Cancel()
+		for range 20 {
+			f.gate <- struct{}{}
+		}
+		synctest.Wait()
+		require.Equal(t, 1, l.cache.FreeStates())
+		close(f.gate)
+		tokens, _, _, err := drain(t, streams[0])
+		require.NoError(t, err)
+		require.Len(t, tokens, 100)
+	})
+}
+
 func TestPreemptedSequencesKeepTheirStates(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"recomputed":                    {BlockBytes: 1},
