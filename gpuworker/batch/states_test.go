@@ -119,6 +119,76 @@ func TestMembersOfAGroupStartWithItsState(t *testing.T) {
 	}
 }
 
+// savedAt returns where a sequence alone saves its states.
+func savedAt(t *testing.T, cfg Config, r Request) (at []int32) {
+	t.Helper()
+	l, f := startStates(t, cfg)
+	f.watch = func(s *engine.Step) error {
+		for _, g := range s.Segments {
+			if g.StateTo > 0 {
+				at = append(at, g.FirstPosition+int32(len(g.Tokens)))
+			}
+		}
+		return nil
+	}
+	runCached(t, l, r)
+	stop(l)
+	return at
+}
+
+func TestStatesAreSavedByPosition(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prompt, shared, chunk, generate int
+		want                            []int32
+	}{
+		"in a part of several intervals":       {prompt: 1800, chunk: 4096, want: []int32{512, 1024, 1536, 1792}},
+		"in parts":                             {prompt: 1800, chunk: 300, want: []int32{512, 1024, 1536, 1792}},
+		"an interval close to the last block":  {prompt: 1041, chunk: 4096, want: []int32{512, 1040}},
+		"that of a later part":                 {prompt: 1041, chunk: 1030, want: []int32{512, 1040}},
+		"one that is far enough":               {prompt: 1100, chunk: 4096, want: []int32{512, 1024, 1088}},
+		"of generated tokens":                  {prompt: 200, chunk: 4096, generate: 900, want: []int32{192, 512, 1024}},
+		"only where others may share":          {prompt: 1100, shared: 900, chunk: 4096, generate: 600, want: []int32{512, 896}},
+		"none where hardly anything is shared": {prompt: 1100, shared: 20, chunk: 4096, generate: 600},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runner := engine.RunnerConfig{SavedStates: 30, KVBlocks: 400, MaxBatchedTokens: 4096, BlockSize: 16}
+			cfg := Config{Context: 5000, Chunk: tc.chunk, Runner: runner}
+			r := Request{Prompt: prompt(tc.prompt, 1), Shared: tc.shared, MaxTokens: max(tc.generate, 1), PromptTopN: -1}
+			require.Equal(t, tc.want, savedAt(t, cfg, r))
+		})
+	}
+}
+
+func TestUnsharedTextsDisplaceNoStates(t *testing.T) {
+	l, _ := startStates(t, Config{StateInterval: 64, Runner: engine.RunnerConfig{SavedStates: 2}})
+	r := Request{Prompt: prompt(200, 1), MaxTokens: 1, PromptTopN: -1}
+	require.Zero(t, runCached(t, l, r))
+	runCached(t, l, Request{Prompt: prompt(300, 2), Shared: 20, MaxTokens: 200, PromptTopN: -1})
+	require.Equal(t, 192, runCached(t, l, r))
+}
+
+func TestStatesAreSavedOnce(t *testing.T) {
+	l, f := startStates(t, Config{StateInterval: 64, Runner: engine.RunnerConfig{SavedStates: 8}})
+	r := Request{Prompt: prompt(200, 1), MaxTokens: 1, PromptTopN: -1}
+	require.Zero(t, runCached(t, l, r))
+	saved := 0
+	f.watch = func(s *engine.Step) error {
+		for _, g := range s.Segments {
+			if g.StateTo > 0 {
+				saved++
+			}
+		}
+		return nil
+	}
+	r.PromptTopN = 0 // its prompt is scored, so that it starts with no state
+	s, err := submit(l, r)
+	require.NoError(t, err)
+	_, _, _, err = drain(t, s)
+	require.NoError(t, err)
+	stop(l)
+	require.Zero(t, saved)
+}
+
 func TestGroupsWithoutAStateRunAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prompt, saved, before int

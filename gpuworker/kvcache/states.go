@@ -90,6 +90,25 @@ func (c *Cache) PublishState(t *Table, tokens int, id int32) {
 	}
 }
 
+// HasState reports whether a findable state stands after the first `tokens` ids of the sequence of t.
+func (c *Cache) HasState(t *Table, r Root, ids []int32, tokens int) bool {
+	blocks := tokens / c.blockSize
+	switch {
+	case blocks == 0 || tokens%c.blockSize != 0 || tokens > len(ids) || t.released:
+		return false
+	case blocks <= t.Shared:
+		return c.tree.nodes[c.nodeOf[t.Blocks[blocks-1]]].state != 0
+	}
+	w, n := c.end(t, r), int32(none)
+	for i := t.Shared; i < blocks; i++ {
+		if n, _ = c.tree.step(w, c.part(ids, i)); n == none {
+			return false
+		}
+		w = c.tree.walkFrom(n)
+	}
+	return c.tree.nodes[n].state != 0
+}
+
 // loseState makes a state unfindable. Its holders keep it. The keys that stood for it are withdrawn.
 func (c *Cache) loseState(id int32) {
 	s := &c.states

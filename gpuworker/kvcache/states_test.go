@@ -49,6 +49,11 @@ func TestMatchStateEndsWhereAStateStands(t *testing.T) {
 	require.True(t, ok)
 	c.PublishState(owner, 8, first)
 	require.NoError(t, c.DropState(first))
+	for tokens, want := range map[int]bool{0: false, 4: false, 7: false, 8: true, 12: false, 16: false} {
+		require.Equal(t, want, c.HasState(owner, Root{}, ids, tokens), "after %d tokens", tokens)
+		require.Equal(t, want, c.HasState(&Table{}, Root{}, ids, tokens), "after %d tokens, not computed yet", tokens)
+		require.False(t, c.HasState(&Table{}, Root{Salt: "other"}, ids, tokens))
+	}
 	again, state, found := c.MatchState(Root{}, ids)
 	require.Equal(t, owner.Blocks[:2], again.Blocks, "the third block has no state behind it")
 	require.Equal(t, first, state)
