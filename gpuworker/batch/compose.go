@@ -12,6 +12,9 @@ type plan struct {
 	chosen []part // tokens to compute
 	scores int    // score rows of chosen
 	hidden int    // hidden rows of chosen
+	// maskSteps are the steps of walks that this round may still make before its step, see
+	// awaitsMaskForState.
+	maskSteps int
 
 	// moves are block copies that no accepted step contains yet. They go with the next accepted
 	// step, before its segments, whichever sequences that step computes. Their order matters: each
