@@ -34,7 +34,7 @@ type plan struct {
 type part struct {
 	seq     *sequence
 	count   int
-	decodes bool         // the run is of a decoding sequence: its last token and those that are forced behind it
+	decodes bool         // the run is of a decoding sequence: its last token and those that are forced after it
 	sampled bool         // it has the next sample row
 	held    bool         // its sample is dropped, see maskRow
 	forced  int          // tokens that replace its sample, see force

@@ -76,7 +76,7 @@ type masking struct {
 	spent int      // steps of recent masks, halved with each
 }
 
-// maskJob returns the job of the mask behind the sequence's tokens.
+// maskJob returns the job of the mask after the sequence's tokens.
 func (s *sequence) maskJob() *maskJob {
 	m := &s.masking
 	if m.job == nil {

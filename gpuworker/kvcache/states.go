@@ -12,7 +12,7 @@ import (
 type states struct {
 	free   []int32 // stack
 	refs   []int32 // by id: number of holders
-	nodeOf []int32 // by id: the node behind whose tokens it stands, or none
+	nodeOf []int32 // by id: the node after whose tokens it stands, or none
 	idle   []int32 // findable states without holders, least recently used first
 }
 

@@ -55,13 +55,13 @@ func TestMatchStateEndsWhereAStateStands(t *testing.T) {
 		require.False(t, c.HasState(&Table{}, Root{Salt: "other"}, ids, tokens))
 	}
 	again, state, found := c.MatchState(Root{}, ids)
-	require.Equal(t, owner.Blocks[:2], again.Blocks, "the third block has no state behind it")
+	require.Equal(t, owner.Blocks[:2], again.Blocks, "no state stands after the third block")
 	require.Equal(t, first, state)
 	require.Equal(t, 12, found)
 	require.NoError(t, c.DropState(state))
 	require.NoError(t, c.Release(again))
 	shorter, state, found := c.MatchState(Root{}, ids[:8])
-	require.Zero(t, state, "a token is left to compute, so the state behind all is of no use")
+	require.Zero(t, state, "a token is left to compute, so a state after all is of no use")
 	require.Equal(t, 4, found)
 	require.NoError(t, c.Release(shorter))
 
