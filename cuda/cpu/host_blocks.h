@@ -23,10 +23,10 @@ class HostBlocks {
       : written_by_(written_by), blocks_(static_cast<uint64_t>(blocks)), block_bytes_(block_bytes),
         piece_blocks_(std::clamp<uint64_t>(kPiece / block_bytes, 1, std::max<uint64_t>(blocks_, 1))) {}
 
-  // Takes the memory of all blocks that the plan copies out to. make(bytes) gives a std::unique_ptr<Piece>, or throws
-  // RESOURCE_EXHAUSTED when the host has none: then nothing has changed.
+  // Takes the memory of all blocks that the plan copies out to, and returns the pieces that it took, for give_back.
+  // make(bytes) gives a std::unique_ptr<Piece>, or throws RESOURCE_EXHAUSTED when the host has none: then nothing has changed.
   template <class Make>
-  void hold(const StepPlan& plan, Make make) {
+  std::vector<size_t> hold(const StepPlan& plan, Make make) {
     std::vector<size_t> taken;
     try {
       for (const StepPlan::PreOp& op : plan.pre_ops) {
@@ -38,9 +38,15 @@ class HostBlocks {
         pieces_[at] = make(block_bytes_ * std::min(piece_blocks_, blocks_ - at * piece_blocks_));
       }
     } catch (...) {
-      for (const size_t at : taken) pieces_[at].reset();
+      give_back(taken);
       throw;
     }
+    return taken;
+  }
+
+  // Gives back what the last hold took, for a step that is refused after it.
+  void give_back(const std::vector<size_t>& taken) {
+    for (const size_t at : taken) pieces_[at].reset();
   }
 
   // The first byte of a block that was held; 0 <= block < blocks.

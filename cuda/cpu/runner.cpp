@@ -217,8 +217,13 @@ void Runner::submit(const mr_step& step) {
   StepPlan& plan = s.plans[s.submitted.load() % kInFlight];
   s.checker.accept(step, plan, [&s](const StepPlan& p) {
     const auto piece = [&s](uint64_t bytes) { return std::make_unique<HostPiece>(s.model->device()->ledger, bytes); };
-    s.host.hold(p, piece);
-    s.host_states.hold(p, piece);
+    const std::vector<size_t> taken = s.host.hold(p, piece);
+    try {
+      s.host_states.hold(p, piece);
+    } catch (...) {
+      s.host.give_back(taken);  // a refused step has changed nothing
+      throw;
+    }
   });
   for (StepPlan::PreOp& op : plan.pre_ops) {
     if (op.kind == MR_PRE_BLOCK_OUT) op.host = s.host.block(op.dst);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <iterator>
 
 #include "error.h"
 #include "linear.h"
@@ -118,8 +118,11 @@ void check_state(const Checker& check, const mr_mixer_desc& m) {
     rest.heads = rest.kv_heads = rest.key_dim = rest.value_dim = 0;
     rest.scale = 0;
   }
-  const mr_mixer_desc none = {m.kind, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, {}};
-  if (std::memcmp(&rest, &none, sizeof none) != 0)
+  // By member, because a zero may have a sign.
+  const bool none = rest.flags == 0 && rest.heads == 0 && rest.kv_heads == 0 && rest.key_dim == 0 && rest.value_dim == 0 &&
+                    rest.rope == -1 && rest.window == 0 && rest.scale == 0 && rest.score_cap == 0 && rest.kv_layer == 0 &&
+                    rest.temperature_scale == 0 && rest.temperature_length == 0 && rest.conv == 0;
+  if (!none)
     fail(MR_INVALID_ARGUMENT, "model %scarries a state, and sets what only attention has", at);
 }
 
@@ -191,8 +194,8 @@ void check_experts(const Checker& check, const mr_experts_desc& e) {
 }
 
 bool has_experts(const mr_experts_desc& e) {
-  const mr_experts_desc none = {};
-  return std::memcmp(&e, &none, sizeof e) != 0;
+  return e.flags != 0 || e.count != 0 || e.used != 0 || e.gating != 0 || e.groups != 0 || e.groups_used != 0 || e.weight_scale != 0 ||
+         e.shared_width != 0 || std::any_of(std::begin(e.reserved), std::end(e.reserved), [](int32_t member) { return member != 0; });
 }
 
 void check_mlp(const mr_mlp_desc& m, const mr_experts_desc& e, int32_t index) {

@@ -130,7 +130,9 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 	s.table, s.submitted, s.computed = t, have, have
 	l.electLeader(s)
 	if !s.request.Bypass {
-		l.cache.Name(t, s.keys())
+		if !l.cfg.States || l.cfg.Runner.SavedStates > 0 { // else no request can start with a prefix
+			l.cache.Name(t, s.keys())
+		}
 		l.cache.Claim(t, s.root(), s.ids()[:s.shared()])
 	}
 	if s.started.IsZero() {
@@ -164,13 +166,6 @@ func (l *Loop) recordStart(s *sequence, found int, fromGroup bool, now time.Time
 	s.stream.setQueueTime(now.Sub(s.arrived))
 	if o := l.cfg.Observer; o != nil {
 		o.Admitted(now.Sub(s.arrived), s.promptLength, cached)
-	}
-}
-
-// electLeader makes s the leader of its group if the prompt is neither computed nor being computed.
-func (l *Loop) electLeader(s *sequence) {
-	if g := s.group; g != nil && g.prompt == nil && g.leader == nil && s.computed < s.promptLength {
-		g.leader = s
 	}
 }
 

@@ -12,6 +12,9 @@ type plan struct {
 	chosen []part // tokens to compute
 	scores int    // score rows of chosen
 	hidden int    // hidden rows of chosen
+	// maskSteps are the steps of walks that this round may still make before its step, see
+	// awaitsMaskForState.
+	maskSteps int
 
 	// moves are block copies that no accepted step contains yet. They go with the next accepted
 	// step, before its segments, whichever sequences that step computes. Their order matters: each
@@ -31,7 +34,7 @@ type plan struct {
 type part struct {
 	seq     *sequence
 	count   int
-	decodes bool         // the run is of a decoding sequence: its last token and those that are forced behind it
+	decodes bool         // the run is of a decoding sequence: its last token and those that are forced after it
 	sampled bool         // it has the next sample row
 	held    bool         // its sample is dropped, see maskRow
 	forced  int          // tokens that replace its sample, see force

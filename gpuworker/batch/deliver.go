@@ -61,8 +61,8 @@ type hiddenRows struct {
 	count   int
 }
 
-// apply processes the results of one sequence's part of a step. If forced is above 0, the sample is dropped for
-// as many forced tokens.
+// apply processes the results of one sequence's part of a step. If forced is above 0, the sample is
+// dropped for as many forced tokens.
 func (l *Loop) apply(s *sequence, scores []engine.RowResult, hidden hiddenRows, sample *engine.RowResult, forced int, now time.Time) {
 	err := s.rowError(scores, sample)
 	if forced > 0 && errors.Is(err, ErrNoToken) {

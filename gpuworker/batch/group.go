@@ -21,6 +21,7 @@ type sequenceGroup struct {
 	state   savedState     // with which later members start, if layers carry one; its id 0: the prompt is one token
 	cached  int            // prompt tokens that the leader found in the prefix cache
 	started bool           // a member has had a slot
+	alone   bool           // no state of the prompt could be saved: each member computes it
 }
 
 // canSharePrompt reports whether s may start with the prompt that its group holds.
@@ -34,14 +35,38 @@ func (l *Loop) sharePrompt(s *sequence) {
 	if g == nil || g.leader != s || s.computed < s.promptLength {
 		return
 	}
-	waits := s.leads()
-	g.leader = nil
-	// Without a state behind the prompt, members compute it themselves.
-	if waits && (!l.cfg.States || s.promptState.id != 0 || s.promptLength == 1) {
+	if s.leads() && (!l.cfg.States || s.sharesState()) {
 		g.state, s.promptState = s.promptState, savedState{}
 		g.prompt = l.cache.Fork(s.table)
 		l.sharedPrompts = append(l.sharedPrompts, g)
 	}
+	g.leader = nil
+	l.dropState(s.promptState.id)
+	s.promptState = savedState{}
+}
+
+// sharesState reports whether s, a leader whose layers carry a state, has what the others start with.
+func (s *sequence) sharesState() bool { return s.promptState.id != 0 || s.promptLength == 1 }
+
+// electLeader makes s the leader of its group if the prompt is neither computed nor being computed.
+// If s starts with the state that the others need, its group holds that. If it cannot save one, none
+// of the members waits for another.
+func (l *Loop) electLeader(s *sequence) {
+	g := s.group
+	if g == nil || g.alone || g.prompt != nil || g.leader != nil || s.computed >= s.promptLength {
+		return
+	}
+	at := s.promptLength - 1
+	switch {
+	case !l.cfg.States || at == 0:
+	case s.submitted == at && s.state != 0:
+		l.cache.HoldState(s.state)
+		s.promptState = savedState{at, s.state}
+	case s.submitted == at || l.cfg.Runner.SavedStates == 0:
+		g.alone = true
+		return
+	}
+	g.leader = s
 }
 
 // countMember counts a member that got its first slot or ended without one.

@@ -8,27 +8,32 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// A sequence under a grammar is planned like any other, two steps ahead. Its mask for step n+1 follows
-// from the token that step n samples, so the step is submitted without it (engine.SampleRow.MaskLate),
-// and the mask is made while the device computes everything of the step but the samples:
+// A sequence under a grammar is planned like any other, two steps ahead. Its mask for step n+1
+// follows from the token that step n samples, so the step is submitted without it
+// (engine.SampleRow.MaskLate), and the mask is made while the device computes everything of the
+// step but the samples:
 //
 //	loop    submit 2 | wait | deliver 1 | masks 2 | submit 3 | wait | deliver 2 | masks 3
 //	                v                        v           v                           v
 //	device  = step 1 =][==== step 2, forward ====][sample][==== step 3, forward =====][sample]
 //
-// A step needs the masks of all its rows, and a mask may need a thousand times the work of another. So
-// the loop spends a budget on the masks of a step, gives those that are left to the mask pool, and waits
-// for them while the forward pass lasts (maskLimits). A row without a mask by then is
-// held: it samples under a mask of ones, the sample is dropped, and the row is computed again once its
-// mask is there. For its next masks that sequence is slow: it is planned with its mask ready, and so in
-// every second step at most. Which rows are held depends on the clock. The tokens do not: the row that
-// is computed again has the same bits.
+// A step needs the masks of all its rows, and a mask may need a thousand times the work of another.
+// So the loop spends a budget on the masks of a step, gives those that are left to the mask pool,
+// and waits for them while the forward pass lasts (maskLimits). A row without a mask by then is
+// held: it samples under a mask of ones, the sample is dropped, and the row is computed again once
+// its mask is there. For its next masks that sequence is slow: it is planned with its mask ready,
+// and so in every second step at most. Which rows are held depends on the clock. The tokens do not:
+// the row that is computed again has the same bits.
 //
 //	slow    sampled in 1 |---- mask in the pool ----| sampled in 7
 //	others  sampled in 1, 2, 3, 4, 5, 6, 7
 //
-// The state of the grammar is a value that follows from the ids alone. So a preempted sequence keeps
-// it, a resumed one computes it from the ids that it brings, and a group shares it.
+// The state of the grammar is a value that follows from the ids alone. So a preempted sequence
+// keeps it, a resumed one computes it from the ids that it brings, and a group shares it.
+//
+// If layers carry a state, no row can be computed twice. Each sequence under a grammar is then
+// planned with its mask ready, and one budget of a round pays for the masks that the loop makes
+// before it plans (awaitsMaskForState).
 
 // maskLimits bound the masks of a step.
 type maskLimits struct {
@@ -64,14 +69,14 @@ func (l *Loop) checkGuided(r *Request) error {
 
 // masking is what a sequence has under a grammar besides its state.
 type masking struct {
-	job   *maskJob // of the mask behind all tokens; nil: not begun
+	job   *maskJob // of the mask after all tokens; nil: not begun
 	mask  []uint32 // of the job, or of the last row
 	held  bool     // a step in flight samples without a mask
 	slow  int      // masks until it is planned without waiting for them
 	spent int      // steps of recent masks, halved with each
 }
 
-// maskJob returns the job of the mask behind the sequence's tokens.
+// maskJob returns the job of the mask after the sequence's tokens.
 func (s *sequence) maskJob() *maskJob {
 	m := &s.masking
 	if m.job == nil {
@@ -100,7 +105,7 @@ func (l *Loop) awaitsMaskForState(s *sequence) bool {
 		return true
 	}
 	j := s.maskJob()
-	if steps := l.cfg.masks.inlineSteps; j.done.Load() || !j.pooled && j.try(&steps) {
+	if j.done.Load() || !j.pooled && j.try(&l.plan.maskSteps) {
 		return false
 	}
 	if !j.pooled {
@@ -116,9 +121,10 @@ func (l *Loop) prepareMask(s *sequence) {
 	}
 }
 
-// sendMasks sends the masks of the newest step, if it waits for some and no earlier step is in flight,
-// whose samples they may depend on. It must be called after each submission and each delivery, because
-// neither the step nor the one after it continues before. An error ends the loop: the step would never end.
+// sendMasks sends the masks of the newest step, if it waits for some and no earlier step is in
+// flight, whose samples they may depend on. It must be called after each submission and each
+// delivery, because neither the step nor the one after it continues before. An error ends the loop:
+// the step would never end.
 func (l *Loop) sendMasks() error {
 	if len(l.flights) != 1 || l.flights[0].guided == 0 {
 		return nil
@@ -160,8 +166,8 @@ func (l *Loop) makeMasks(f *flight) {
 	l.maskJobs = left[:0]
 }
 
-// maskRow returns the mask of a part, or ones if its sample is dropped. steps are those that chains of forced
-// tokens may make.
+// maskRow returns the mask of a part, or ones if its sample is dropped. steps are those that chains
+// of forced tokens may make.
 func (l *Loop) maskRow(p *part, steps *int) []uint32 {
 	s := p.seq
 	m := &s.masking
@@ -192,7 +198,7 @@ func (l *Loop) maskRow(p *part, steps *int) []uint32 {
 	return m.mask
 }
 
-// ones returns a mask of ones, which nobody changes.
+// ones returns a mask of ones. No caller may change it.
 func (l *Loop) ones(words int) []uint32 {
 	if len(l.maskOnes) != words {
 		l.maskOnes = make([]uint32, words)

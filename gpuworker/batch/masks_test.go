@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -211,4 +212,33 @@ func TestMasksOfEndedSequencesAreDropped(t *testing.T) {
 	stop(l)
 	l.pool.running.Wait()
 	require.Zero(t, l.pool.mu.workers)
+}
+
+func TestMasksBeforeAStepShareABudget(t *testing.T) {
+	// Of a model with states, a sequence is planned with its mask ready. The loop makes one of these
+	// masks itself in each round, and the pool the others.
+	r := guided(t, Request{Prompt: prompt(9, 4), MaxTokens: 8}, `([1-9]{2} ){12}`)
+	state := r.Continuations[0].Guide
+	steps := 1 << 30
+	require.True(t, (&maskJob{walk: state.Walk(nil, make([]uint32, state.Words()))}).try(&steps))
+	cost := 1<<30 - steps
+	runner := engine.RunnerConfig{MaxSequences: 8, MaxSampleRows: 8, MaxBatchedTokens: 256, BlockSize: 16, KVBlocks: 64}
+	cfg := Config{Context: 512, States: true, masks: &maskLimits{inlineSteps: cost + cost/2}, Runner: runner}
+	l := New(cfg, newFake(runner), hclog.NewNullLogger())
+	for i := range int32(8) {
+		_, err := l.Submit(guided(t, Request{Prompt: prompt(9, i), MaxTokens: 8}, `([1-9]{2} ){12}`))
+		require.NoError(t, err)
+	}
+	l.collect()
+	l.admit(time.Now())
+	require.True(t, l.choose(time.Now()))
+	inline := 0
+	for _, s := range l.running {
+		if j := s.masking.job; j.done.Load() && !j.pooled {
+			inline++
+		}
+	}
+	require.Len(t, l.running, 8)
+	require.Equal(t, 1, inline)
+	l.pool.close()
 }

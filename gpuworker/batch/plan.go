@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// choose plans the tokens of the next step: one for every decoding sequence, with the tokens that are
-// forced behind it, then prefill chunks in the order of prefillOrder. Prompts may be held back by the coalescer or by the tenant guard. It
-// returns false if there is nothing to compute.
+// choose plans the tokens of the next step: one for every decoding sequence, with the tokens that
+// are forced after it, then prefill chunks in the order of prefillOrder. Prompts may be held back by
+// the coalescer or by the tenant guard. It returns false if there is nothing to compute.
 //
 // choose allocates blocks, and preempts sequences if blocks run out. A block that is allocated for
 // a part that is not submitted stays with its sequence, and the next round uses it. Planning a
 // round again is therefore always safe.
 func (l *Loop) choose(now time.Time) bool {
 	p := &l.plan
-	p.chosen, p.scores, p.hidden = p.chosen[:0], 0, 0
+	p.chosen, p.scores, p.hidden, p.maskSteps = p.chosen[:0], 0, 0, l.cfg.masks.inlineSteps
 	l.short = false
 	tokens := 0
 	// reserve may preempt, which changes l.running: iterate over a copy.
@@ -23,7 +23,7 @@ func (l *Loop) choose(now time.Time) bool {
 		if !l.plannable(s) || !s.decoding() || tokens >= l.cfg.Runner.MaxBatchedTokens {
 			continue
 		}
-		// Each sequence behind it has room for a token. Forced tokens lengthen the step as prefill does.
+		// Each sequence after it has room for a token. Forced tokens lengthen the step as prefill does.
 		room := l.cfg.Runner.MaxBatchedTokens - tokens - (len(running) - i - 1)
 		n := max(1, min(s.length()-s.submitted, 1+forced, room))
 		if l.reserve(s, n) {

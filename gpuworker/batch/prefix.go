@@ -21,7 +21,7 @@ func (l *Loop) awaitsPrefix(s *sequence) bool {
 	if g := s.group; g != nil && g.leader != nil {
 		return true
 	}
-	// The blocks of another sequence are of no use without a state behind them.
+	// The blocks of another sequence are of no use without a state after them.
 	if l.cfg.States || !s.caches() || l.canSharePrompt(s) {
 		return false
 	}

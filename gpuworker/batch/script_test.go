@@ -281,6 +281,8 @@ func (p *player) watch(s *engine.Step) error {
 			parts = append(parts, fmt.Sprintf("out %d to host %d", op.Src, op.Dst))
 		case engine.BlockIn:
 			parts = append(parts, fmt.Sprintf("in host %d to %d", op.Src, op.Dst))
+		case engine.StateOut, engine.StateIn:
+			require.Fail(p.t, "a step moves a state", "layers of scripts carry none")
 		}
 	}
 	for i := range s.Segments {

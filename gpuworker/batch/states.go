@@ -14,7 +14,7 @@ import (
 // one reads it and writes the slot's own again. That costs no step and no copy, and cuts change no
 // bit. A sequence that starts where a saved state stands reads it with its first segment.
 
-// savedState is a saved state behind the first tokens of a sequence.
+// savedState is a saved state after the first tokens of a sequence.
 type savedState struct {
 	tokens int
 	id     int32
@@ -49,13 +49,12 @@ func (l *Loop) planStates(s *sequence, n int) {
 }
 
 // savePositions returns the positions up to end at which the next part of s saves its state, the
-// most useful first: where the other members of its group start, the last one that is useful to a
-// prompt that begins with this one, one at which another prompt was found to leave this one, and
-// one an interval.
+// most useful first: where the other members of its group start, where its prompt was found to leave
+// another one, the last block of it that is useful to a prompt that begins with it, and one an
+// interval. A position too close to one before it, also of an earlier or a later part, is left out.
 func (l *Loop) savePositions(s *sequence, end int) (out []int) {
-	size := l.cfg.Runner.BlockSize
-	wanted := func(at int) bool { return at > s.submitted && at <= end }
-	if at := s.promptLength - 1; s.leads() && wanted(at) {
+	size, interval := l.cfg.Runner.BlockSize, l.cfg.StateInterval
+	if at := s.promptLength - 1; s.leads() && at > s.submitted && at <= end {
 		out = append(out, at)
 	}
 	if s.request.Bypass {
@@ -65,11 +64,22 @@ func (l *Loop) savePositions(s *sequence, end int) (out []int) {
 	if shared := s.shared(); shared < s.promptLength {
 		useful = shared / size * size
 	}
-	interval := end / l.cfg.StateInterval * l.cfg.StateInterval / size * size
-	for _, at := range []int{useful, s.left, interval} {
-		if wanted(at) && at-s.lastState >= minStateTokens {
+	chosen := make([]int, 1, 16)
+	chosen[0] = s.lastState
+	add := func(at int) {
+		near := func(other int) bool { return max(at-other, other-at) < minStateTokens }
+		if at <= s.submitted || s.request.Shared > 0 && at > s.request.Shared || slices.ContainsFunc(chosen, near) {
+			return
+		}
+		chosen = append(chosen, at)
+		if at <= end && !l.cache.HasState(s.table, s.root(), s.ids(), at) {
 			out = append(out, at)
 		}
+	}
+	add(s.left)
+	add(useful)
+	for i := end / interval; i*interval > s.submitted; i-- {
+		add(i * interval / size * size)
 	}
 	return out
 }
@@ -107,13 +117,18 @@ func (l *Loop) statesSubmitted(s *sequence, p *part) {
 	l.dropState(s.state)
 	s.state = p.state
 	for _, saved := range p.saved {
-		s.lastState = saved.tokens
+		if saved.tokens%l.cfg.Runner.BlockSize == 0 { // else only its group starts there
+			s.lastState = saved.tokens
+		}
 		s.plannedStates = slices.DeleteFunc(s.plannedStates, func(other savedState) bool { return other == saved })
 		if s.leads() && saved.tokens == s.promptLength-1 {
 			l.cache.HoldState(saved.id)
 			s.promptState = saved
 		}
 		s.savedStates = append(s.savedStates, saved)
+	}
+	if l.cfg.States && s.leads() && s.submitted >= s.promptLength && !s.sharesState() {
+		s.group.alone, s.group.leader = true, nil
 	}
 }
 
@@ -127,7 +142,7 @@ func (l *Loop) publishStates(s *sequence) {
 	}
 }
 
-// matchState returns a table with the longest cached prefix of s behind which a state stands.
+// matchState returns a table with the longest cached prefix of s that ends at a state.
 func (l *Loop) matchState(s *sequence, ids []int32) *kvcache.Table {
 	t, state, found := l.cache.MatchState(s.root(), ids)
 	s.state, s.left, s.lastState = state, 0, t.Shared*l.cfg.Runner.BlockSize

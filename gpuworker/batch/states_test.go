@@ -52,6 +52,24 @@ func TestPrefixHitsEndAtSavedStates(t *testing.T) {
 	}
 }
 
+func TestKeysNameUsefulPrefixes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		saved int
+		want  []uint64
+	}{"no saved states": {0, nil}, "a saved state": {2, []uint64{192, 199}}} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := startStates(t, Config{Runner: engine.RunnerConfig{SavedStates: tc.saved}})
+			r := Request{
+				Prompt: prompt(200, 1), MaxTokens: 1, PromptTopN: -1,
+				Keys: []PrefixKey{{Key: 64, Tokens: 64}, {Key: 192, Tokens: 192}, {Key: 199, Tokens: 199}},
+			}
+			require.Zero(t, runCached(t, l, r))
+			stop(l)
+			require.Equal(t, tc.want, l.cache.All())
+		})
+	}
+}
+
 func TestStatesAreSavedWherePromptsPart(t *testing.T) {
 	// The first two share 150 tokens. The second computes all of its own, and saves the state where
 	// the third starts.
@@ -99,6 +117,142 @@ func TestMembersOfAGroupStartWithItsState(t *testing.T) {
 			}
 		}
 	}
+}
+
+// savedAt returns where a sequence alone saves its states.
+func savedAt(t *testing.T, cfg Config, r Request) (at []int32) {
+	t.Helper()
+	l, f := startStates(t, cfg)
+	f.watch = func(s *engine.Step) error {
+		for _, g := range s.Segments {
+			if g.StateTo > 0 {
+				at = append(at, g.FirstPosition+int32(len(g.Tokens)))
+			}
+		}
+		return nil
+	}
+	runCached(t, l, r)
+	stop(l)
+	return at
+}
+
+func TestStatesAreSavedByPosition(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prompt, shared, chunk, generate int
+		want                            []int32
+	}{
+		"in a part of several intervals":       {prompt: 1800, chunk: 4096, want: []int32{512, 1024, 1536, 1792}},
+		"in parts":                             {prompt: 1800, chunk: 300, want: []int32{512, 1024, 1536, 1792}},
+		"an interval close to the last block":  {prompt: 1041, chunk: 4096, want: []int32{512, 1040}},
+		"that of a later part":                 {prompt: 1041, chunk: 1030, want: []int32{512, 1040}},
+		"one that is far enough":               {prompt: 1100, chunk: 4096, want: []int32{512, 1024, 1088}},
+		"of generated tokens":                  {prompt: 200, chunk: 4096, generate: 900, want: []int32{192, 512, 1024}},
+		"only where others may share":          {prompt: 1100, shared: 900, chunk: 4096, generate: 600, want: []int32{512, 896}},
+		"none where hardly anything is shared": {prompt: 1100, shared: 20, chunk: 4096, generate: 600},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runner := engine.RunnerConfig{SavedStates: 30, KVBlocks: 400, MaxBatchedTokens: 4096, BlockSize: 16}
+			cfg := Config{Context: 5000, Chunk: tc.chunk, Runner: runner}
+			r := Request{Prompt: prompt(tc.prompt, 1), Shared: tc.shared, MaxTokens: max(tc.generate, 1), PromptTopN: -1}
+			require.Equal(t, tc.want, savedAt(t, cfg, r))
+		})
+	}
+}
+
+func TestUnsharedTextsDisplaceNoStates(t *testing.T) {
+	l, _ := startStates(t, Config{StateInterval: 64, Runner: engine.RunnerConfig{SavedStates: 2}})
+	r := Request{Prompt: prompt(200, 1), MaxTokens: 1, PromptTopN: -1}
+	require.Zero(t, runCached(t, l, r))
+	runCached(t, l, Request{Prompt: prompt(300, 2), Shared: 20, MaxTokens: 200, PromptTopN: -1})
+	require.Equal(t, 192, runCached(t, l, r))
+}
+
+func TestStatesAreSavedOnce(t *testing.T) {
+	l, f := startStates(t, Config{StateInterval: 64, Runner: engine.RunnerConfig{SavedStates: 8}})
+	r := Request{Prompt: prompt(200, 1), MaxTokens: 1, PromptTopN: -1}
+	require.Zero(t, runCached(t, l, r))
+	saved := 0
+	f.watch = func(s *engine.Step) error {
+		for _, g := range s.Segments {
+			if g.StateTo > 0 {
+				saved++
+			}
+		}
+		return nil
+	}
+	r.PromptTopN = 0 // its prompt is scored, so that it starts with no state
+	s, err := submit(l, r)
+	require.NoError(t, err)
+	_, _, _, err = drain(t, s)
+	require.NoError(t, err)
+	stop(l)
+	require.Zero(t, saved)
+}
+
+func TestGroupsWithoutAStateRunAtOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prompt, saved, before int
+		steps, prompts        int
+	}{
+		"the prompt is new":                   {200, 6, 0, 3, 1},
+		"it ends at a state":                  {65, 6, 1, 3, 1},
+		"it ends after one":                   {66, 6, 1, 3, 1},
+		"no states":                           {200, 0, 0, 2, 6},
+		"a state that another sequence holds": {200, 1, 1, 3, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, f := startStates(t, Config{Chunk: 4096, Runner: engine.RunnerConfig{SavedStates: tc.saved, KVBlocks: 200, MaxSequences: 8, MaxBatchedTokens: 4096}})
+			r := Request{Prompt: prompt(tc.prompt, 3), MaxTokens: 2, PromptTopN: -1}
+			for range tc.before {
+				require.Zero(t, runCached(t, l, r))
+			}
+			if tc.saved == 1 {
+				_, held := l.cache.AllocState()
+				require.True(t, held)
+			}
+			before, _ := f.computed()
+			prompts := 0
+			f.watch = func(s *engine.Step) error {
+				for _, g := range s.Segments {
+					if int(g.FirstPosition)+len(g.Tokens) >= tc.prompt-1 && int(g.FirstPosition) < tc.prompt-1 {
+						prompts++
+					}
+				}
+				return nil
+			}
+			for i, s := range several(t, l, r, 6) {
+				tokens, _, _, err := drain(t, s)
+				require.NoError(t, err)
+				require.Equal(t, wantOf(r, i), tokens)
+			}
+			stop(l)
+			require.NoError(t, f.broken)
+			after, _ := f.computed()
+			require.LessOrEqual(t, after-before, tc.steps+1)
+			require.LessOrEqual(t, prompts, tc.prompts)
+		})
+	}
+}
+
+func TestUnneededPromptStateIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, f := start(t, Config{States: true, Runner: engine.RunnerConfig{SavedStates: 1}}, func(f *fakeRunner) {
+			f.stateful, f.gate = true, make(chan struct{}, 1000)
+		})
+		streams := several(t, l, Request{Prompt: prompt(60, 3), MaxTokens: 100, PromptTopN: -1, Bypass: true}, 2)
+		synctest.Wait()
+		require.Zero(t, l.cache.FreeStates(), "the leader saves the state with which the other starts")
+		streams[1].Cancel()
+		for range 20 {
+			f.gate <- struct{}{}
+		}
+		synctest.Wait()
+		require.Equal(t, 1, l.cache.FreeStates())
+		close(f.gate)
+		tokens, _, _, err := drain(t, streams[0])
+		require.NoError(t, err)
+		require.Len(t, tokens, 100)
+	})
 }
 
 func TestPreemptedSequencesKeepTheirStates(t *testing.T) {

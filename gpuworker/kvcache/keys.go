@@ -11,6 +11,10 @@ type Key struct {
 	Tokens int
 }
 
+// keyReach is how far from a saved state a key may end that stands for it, in tokens: keys are about
+// this far apart, and their numbers of tokens are estimates.
+const keyReach = 64
+
 // maxChanges bounds the stored changes of keys. Beyond it the reader must restart from all keys.
 const maxChanges = 8192
 
@@ -29,13 +33,16 @@ func newKeyBook() keyBook {
 }
 
 // Name sets the keys of t's sequence. A key counts as cached when the block of its last token is
-// published, which may be now, and as gone when that block is evicted or forgotten. Keys of no
-// tokens are ignored.
+// published, which may be now, and as gone when that block is evicted or forgotten. With saved
+// states it counts as cached while a state near its last token is findable. Keys of no tokens are
+// ignored.
 func (c *Cache) Name(t *Table, keys []Key) {
 	t.keys = nil
 	for _, k := range keys {
 		switch i := (k.Tokens - 1) / c.blockSize; {
 		case k.Tokens < 1 || t.released:
+		case c.hasStates():
+			t.keys = append(t.keys, k)
 		case i < t.Shared:
 			c.keys.attach(&c.tree.nodes[c.nodeOf[t.Blocks[i]]], k.Key, c.maxKeys())
 		default:
@@ -43,6 +50,11 @@ func (c *Cache) Name(t *Table, keys []Key) {
 		}
 	}
 	slices.SortStableFunc(t.keys, func(a, b Key) int { return a.Tokens - b.Tokens })
+	if c.hasStates() {
+		for i := range t.Shared {
+			c.attach(t, i, c.nodeOf[t.Blocks[i]])
+		}
+	}
 }
 
 // Changes returns the keys that were added and removed since the last call, sorted. reset means
@@ -70,9 +82,29 @@ func (c *Cache) maxKeys() int { return 16 + c.blockSize }
 
 // attach moves the keys of t whose last tokens are in block i to node n.
 func (c *Cache) attach(t *Table, i int, n int32) {
+	if c.hasStates() {
+		c.attachToState(t, (i+1)*c.blockSize, n)
+		return
+	}
 	for len(t.keys) > 0 && t.keys[0].Tokens <= (i+1)*c.blockSize {
 		c.keys.attach(&c.tree.nodes[n], t.keys[0].Key, c.maxKeys())
 		t.keys = t.keys[1:]
+	}
+}
+
+// attachToState adds the keys of t that stand for the state of node n, if it has one, after `at`
+// tokens: those of prefixes that can start there and have at most keyReach tokens, or an eighth of
+// theirs, left to compute; and the last one before it, which the next request with this beginning
+// has too. The keys stay with t, because states come and go.
+func (c *Cache) attachToState(t *Table, at int, n int32) {
+	if c.tree.nodes[n].state == 0 {
+		return
+	}
+	for i, k := range t.keys {
+		left, last := k.Tokens-at, i+1 == len(t.keys) || t.keys[i+1].Tokens > at
+		if left >= 0 && left <= max(keyReach, k.Tokens/8) || left < 0 && left > -keyReach && last {
+			c.keys.attach(&c.tree.nodes[n], k.Key, c.maxKeys())
+		}
 	}
 }
 
@@ -88,7 +120,7 @@ func (b *keyBook) attach(n *node, key uint64, most int) {
 	}
 }
 
-// detachAll removes every key from n, whose block is evicted.
+// detachAll removes every key from n, whose block or state is gone.
 func (b *keyBook) detachAll(n *node) {
 	for _, key := range n.keys {
 		b.nodes[key]--

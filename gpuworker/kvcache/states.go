@@ -12,7 +12,7 @@ import (
 type states struct {
 	free   []int32 // stack
 	refs   []int32 // by id: number of holders
-	nodeOf []int32 // by id: the node behind whose tokens it stands, or none
+	nodeOf []int32 // by id: the node after whose tokens it stands, or none
 	idle   []int32 // findable states without holders, least recently used first
 }
 
@@ -23,6 +23,9 @@ func newStates(n int) states {
 	}
 	return s
 }
+
+// hasStates reports whether prefixes are found only where saved states stand.
+func (c *Cache) hasStates() bool { return len(c.states.refs) > 1 }
 
 // AllocState returns a state with one holder. If none is free, it evicts the findable state that
 // was not used for longest; ok is false if every state has a holder.
@@ -83,12 +86,33 @@ func (c *Cache) PublishState(t *Table, tokens int, id int32) {
 	n := c.nodeOf[t.Blocks[blocks-1]]
 	if x := &c.tree.nodes[n]; x.state == 0 && !x.lost {
 		x.state, c.states.nodeOf[id] = id, n
+		c.attachToState(t, tokens, n)
 	}
 }
 
-// loseState makes a state unfindable. Its holders keep it.
+// HasState reports whether a findable state stands after the first `tokens` ids of the sequence of t.
+func (c *Cache) HasState(t *Table, r Root, ids []int32, tokens int) bool {
+	blocks := tokens / c.blockSize
+	switch {
+	case blocks == 0 || tokens%c.blockSize != 0 || tokens > len(ids) || t.released:
+		return false
+	case blocks <= t.Shared:
+		return c.tree.nodes[c.nodeOf[t.Blocks[blocks-1]]].state != 0
+	}
+	w, n := c.end(t, r), int32(none)
+	for i := t.Shared; i < blocks; i++ {
+		if n, _ = c.tree.step(w, c.part(ids, i)); n == none {
+			return false
+		}
+		w = c.tree.walkFrom(n)
+	}
+	return c.tree.nodes[n].state != 0
+}
+
+// loseState makes a state unfindable. Its holders keep it. The keys that stood for it are withdrawn.
 func (c *Cache) loseState(id int32) {
 	s := &c.states
+	c.keys.detachAll(&c.tree.nodes[s.nodeOf[id]])
 	c.tree.nodes[s.nodeOf[id]].state, s.nodeOf[id] = 0, none
 	if s.refs[id] == 0 {
 		s.idle = slices.DeleteFunc(s.idle, func(other int32) bool { return other == id })

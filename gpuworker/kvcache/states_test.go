@@ -14,6 +14,7 @@ func checkStates(t *testing.T, c *Cache, holders map[int32]int) {
 	s := &c.states
 	at := map[int32]int32{} // states by node
 	for n, x := range c.tree.nodes {
+		require.True(t, x.state != 0 || len(x.keys) == 0, "node %d has keys, and no sequence can start there", n)
 		if x.stamp != 0 && x.state != 0 {
 			require.NotEqual(t, int32(none), x.block, "node %d has a state and no block", n)
 			require.False(t, x.lost)
@@ -48,14 +49,19 @@ func TestMatchStateEndsWhereAStateStands(t *testing.T) {
 	require.True(t, ok)
 	c.PublishState(owner, 8, first)
 	require.NoError(t, c.DropState(first))
+	for tokens, want := range map[int]bool{0: false, 4: false, 7: false, 8: true, 12: false, 16: false} {
+		require.Equal(t, want, c.HasState(owner, Root{}, ids, tokens), "after %d tokens", tokens)
+		require.Equal(t, want, c.HasState(&Table{}, Root{}, ids, tokens), "after %d tokens, not computed yet", tokens)
+		require.False(t, c.HasState(&Table{}, Root{Salt: "other"}, ids, tokens))
+	}
 	again, state, found := c.MatchState(Root{}, ids)
-	require.Equal(t, owner.Blocks[:2], again.Blocks, "the third block has no state behind it")
+	require.Equal(t, owner.Blocks[:2], again.Blocks, "no state stands after the third block")
 	require.Equal(t, first, state)
 	require.Equal(t, 12, found)
 	require.NoError(t, c.DropState(state))
 	require.NoError(t, c.Release(again))
 	shorter, state, found := c.MatchState(Root{}, ids[:8])
-	require.Zero(t, state, "a token is left to compute, so the state behind all is of no use")
+	require.Zero(t, state, "a token is left to compute, so a state after all is of no use")
 	require.Equal(t, 4, found)
 	require.NoError(t, c.Release(shorter))
 
@@ -102,6 +108,42 @@ func TestForgetLosesStates(t *testing.T) {
 	require.Equal(t, 1, c.FreeStates())
 }
 
+func TestKeysNeedAStateNearby(t *testing.T) {
+	c := New(Config{Blocks: 220, BlockSize: 16, States: 2})
+	ids := run(1, 3200)
+	keys := []Key{{100, 100}, {170, 170}, {192, 192}, {210, 210}, {256, 256}, {257, 257}, {2000, 2000}, {2200, 2200}, {2400, 2400}}
+	owner := &Table{}
+	require.True(t, c.Grow(owner, len(ids)))
+	c.Name(owner, keys)
+	require.NoError(t, c.Publish(owner, Root{}, ids, len(ids)))
+	require.Empty(t, c.All(), "no sequence can start with these blocks")
+	save := func(at int) int32 {
+		id, ok := c.AllocState()
+		require.True(t, ok)
+		c.PublishState(owner, at, id)
+		require.NoError(t, c.DropState(id))
+		checkStates(t, c, nil)
+		return id
+	}
+	save(192)
+	require.Equal(t, []uint64{192, 210, 256}, c.All(), "those of 192 to 256 tokens")
+	save(2096)
+	require.Equal(t, []uint64{192, 210, 256, 2200}, c.All(), "an eighth of a long key may be left to compute")
+	save(160)
+	require.Equal(t, []uint64{100, 170, 192, 210, 2200}, c.All(), "and the last key before a state; the oldest state is gone")
+	c.Name(&Table{Blocks: owner.Blocks[:12], Shared: 12}, []Key{{1, 50}, {2, 150}, {3, 175}, {4, 300}})
+	require.Equal(t, []uint64{2, 3, 100, 170, 192, 210, 2200}, c.All(), "a sequence that starts with the state names its own")
+
+	other := &Table{}
+	require.True(t, c.Grow(other, 192))
+	c.Name(other, []Key{{5, 165}, {6, 191}})
+	require.NoError(t, c.Publish(other, Root{}, ids, 192))
+	require.Equal(t, []uint64{2, 3, 5, 6, 100, 170, 192, 210, 2200}, c.All(), "and one that publishes its twin")
+	c.Forget(owner)
+	require.Empty(t, c.All())
+	checkStates(t, c, nil)
+}
+
 // Random sequences save states, release them and displace each other's blocks.
 func TestRandomStates(t *testing.T) {
 	for seed := range uint64(40) {
@@ -138,6 +180,7 @@ func TestRandomStates(t *testing.T) {
 					require.NoError(t, c.Release(table))
 					continue
 				}
+				c.Name(table, []Key{{uint64(rng.IntN(9)), 1 + rng.IntN(20)}, {uint64(rng.IntN(9)), 1 + rng.IntN(20)}})
 				require.NoError(t, c.Publish(table, Root{}, ids, len(ids)))
 				live = append(live, sequence{table, ids})
 			case 2:

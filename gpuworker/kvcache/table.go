@@ -26,7 +26,7 @@ type Table struct {
 	Shared int
 
 	claims   []int32 // nodes of blocks from Shared on that the sequence will compute
-	keys     []Key   // keys of blocks from Shared on, shortest first
+	keys     []Key   // keys of blocks from Shared on, or with saved states all, shortest first
 	released bool
 }
 

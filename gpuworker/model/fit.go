@@ -89,6 +89,7 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if needed := weights + max(price.KVBytes+price.WorkspaceBytes, staging); needed > free {
 		return &FitError{
 			Name: l.name, Needed: needed, Free: free, Weights: weights, KV: price.KVBytes,
+			States:    price.BytesPerState * uint64(inst.Runner.MaxSequences+inst.Runner.SavedStates),
 			Workspace: price.WorkspaceBytes, Staging: staging,
 		}
 	}
@@ -101,6 +102,7 @@ type FitError struct {
 	Needed, Free  uint64 // bytes
 	Weights       uint64 // of Needed
 	KV, Workspace uint64 // of Needed, for the smallest useful cache
+	States        uint64 // of KV, for layers that carry a state
 	Staging       uint64 // of Needed, during the load
 	// Idle are the loaded models without a request or a pin, longest unused first.
 	Idle []Idle
@@ -116,9 +118,16 @@ type Idle struct {
 }
 
 func (e *FitError) Error() string {
-	text := fmt.Sprintf("%v: %q needs %d bytes (weights %d, cache %d, workspace %d, staging %d) and %d are free; "+
-		"unload a model, request fewer kv_tokens or a smaller context_length, or raise the memory limit",
-		ErrNoFit, e.Name, e.Needed, e.Weights, e.KV, e.Workspace, e.Staging, e.Free)
+	states, advice := "", "fewer kv_tokens or a smaller context_length"
+	if e.States > 0 {
+		states = fmt.Sprintf(" with states %d", e.States)
+		if e.Needed-min(e.Needed, e.States) <= e.Free {
+			advice = "fewer max_sequences, each of which has a state, " + advice
+		}
+	}
+	text := fmt.Sprintf("%v: %q needs %d bytes (weights %d, cache %d%s, workspace %d, staging %d) and %d are free; "+
+		"unload a model, request %s, or raise the memory limit",
+		ErrNoFit, e.Name, e.Needed, e.Weights, e.KV, states, e.Workspace, e.Staging, e.Free, advice)
 	if len(e.Idle) == 0 {
 		return text
 	}
@@ -144,8 +153,8 @@ const (
 	// minSequences is the number of sequences that is planned for even if the cache is small.
 	minSequences = 16
 	// stateShare is the part of the free memory that the states of all sequences may take if there
-	// are more than minSequences, and savedShare the part that saved ones may take, at most
-	// savedPerSequence of them for each sequence.
+	// are more than minSequences, and savedShare the part that saved ones may take of it, and of the
+	// memory that the cache leaves, at most savedPerSequence of them for each sequence.
 	stateShare, savedShare, savedPerSequence = 4, 8, 4
 	// minContext is the shortest useful sequence, in tokens, if no context was requested.
 	minContext = 2048
@@ -195,19 +204,14 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	if err != nil {
 		return r, 0, price, err
 	}
-	if price.BytesPerState > 0 {
-		r.SavedStates = int(min(p.free/savedShare/price.BytesPerState, uint64(savedPerSequence*sequences)))
-		if price, err = p.cost(r); err != nil {
-			return r, 0, price, err
-		}
-	}
-	room := p.room(r, price)
+	asked := p.options.KVTokens > 0 || p.options.Context > 0
+	room := func() int { return p.room(r, price, asked) }
 	context := p.maxContext
 	if p.options.Context > 0 {
 		context = int(p.options.Context)
 	}
 	want := p.blocks(context)
-	wish := min(max(want*defaultContexts, sequences*p.blocks(min(context, wantedShare))), room/4)
+	wish := min(max(want*defaultContexts, sequences*p.blocks(min(context, wantedShare))), room()/4)
 	switch {
 	case p.options.KVTokens > 0:
 		want = p.blocks(int(p.options.KVTokens))
@@ -215,22 +219,31 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 		want = max(want, wish)
 	default:
 		// The full context is desired but not required: a smaller cache serves shorter sequences.
-		want = max(min(want, room), wish, min(p.blocks(minContext), want))
+		want = max(min(want, room()), wish, min(p.blocks(minContext), want))
 	}
 	r.KVBlocks = min(want, maxBlocks)
 	price, err = p.cost(r)
-	if err == nil && p.options.KVTokens == 0 && p.options.Context == 0 && r.KVBlocks > p.room(r, price) {
+	if err == nil && !asked && r.KVBlocks > room() {
 		// The workspace grows with the positions that a cache holds, so room was that of a smaller one.
-		r.KVBlocks = max(min(r.KVBlocks, p.room(r, price)), min(p.blocks(minContext), want))
+		r.KVBlocks = max(min(r.KVBlocks, room()), min(p.blocks(minContext), want))
+		price, err = p.cost(r)
+	}
+	// Saved states only save work, so they get what the cache leaves.
+	if used := price.KVBytes + price.WorkspaceBytes; err == nil && price.BytesPerState > 0 && used < p.free {
+		r.SavedStates = int(min(min(p.free/savedShare, p.free-used)/price.BytesPerState, uint64(savedPerSequence*sequences)))
 		price, err = p.cost(r)
 	}
 	return r, min(context, r.KVBlocks*p.cfg.BlockSize), price, err
 }
 
 // room returns the number of blocks that fit into the memory that the workspace and the states of a
-// runner leave.
-func (p *planner) room(r engine.RunnerConfig, price engine.RunnerCost) int {
-	taken := price.WorkspaceBytes + price.BytesPerState*uint64(r.MaxSequences+r.SavedStates)
+// runner leave. If no size of the cache was requested, it also
+// leaves the part of saved states.
+func (p *planner) room(r engine.RunnerConfig, price engine.RunnerCost, asked bool) int {
+	taken := price.WorkspaceBytes + price.BytesPerState*uint64(r.MaxSequences)
+	if !asked && price.BytesPerState > 0 {
+		taken += min(p.free/savedShare, price.BytesPerState*uint64(savedPerSequence*r.MaxSequences))
+	}
 	if p.free <= taken {
 		return 0
 	}

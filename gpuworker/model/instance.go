@@ -58,6 +58,7 @@ type Instance struct {
 	oneClass  bool
 	hostBlock uint64
 	hostState uint64
+	states    bool                    // layers carry one
 	grain     int                     // engine.RunnerCost.PrefillGrain
 	stop      context.CancelCauseFunc // ends the loop
 	ended     chan struct{}           // closed when the loop has ended

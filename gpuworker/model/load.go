@@ -119,6 +119,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 		return 0, err
 	}
 	inst.hostBlock, inst.hostState, inst.grain = price.HostBytesPerBlock, price.HostBytesPerState, price.PrefillGrain
+	inst.states = price.BytesPerState > 0
 	reserved := l.swap.reserve(inst.Runner, price)
 	inst.resources.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
@@ -161,7 +162,7 @@ func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
 		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, WholeTexts: inst.Facts.WholeTexts,
-		BlockBytes: inst.hostBlock, Grain: inst.grain, States: inst.hostState > 0, StateBytes: inst.hostState,
+		BlockBytes: inst.hostBlock, Grain: inst.grain, States: inst.states, StateBytes: inst.hostState,
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

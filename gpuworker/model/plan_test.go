@@ -1,6 +1,9 @@
 package model
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,6 +13,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
 )
 
 func TestDefaultsFollowTheDevice(t *testing.T) {
@@ -118,6 +123,15 @@ func TestDefaultCacheLeavesRoomForAWorkspaceThatGrowsWithIt(t *testing.T) {
 	require.Greater(t, price.KVBytes+price.WorkspaceBytes, p.free)
 }
 
+// statePriced costs 1 byte per token of cache and this many bytes of state per sequence and saved
+// state.
+func statePriced(state uint64) func(engine.RunnerConfig) (engine.RunnerCost, error) {
+	return func(r engine.RunnerConfig) (engine.RunnerCost, error) {
+		states := state * uint64(r.MaxSequences+r.SavedStates)
+		return engine.RunnerCost{BytesPerBlock: 16, BytesPerState: state, KVBytes: uint64(r.KVBlocks)*16 + states}, nil
+	}
+}
+
 func TestStatesOfSequencesArePlanned(t *testing.T) {
 	for name, tc := range map[string]struct {
 		free, state           uint64
@@ -127,15 +141,11 @@ func TestStatesOfSequencesArePlanned(t *testing.T) {
 		"a state for each sequence and saved ones": {1 << 24, 1 << 10, 64, 64, 256},
 		"saved ones within an eighth":              {1 << 24, 1 << 15, 64, 64, 64},
 		"fewer sequences for large states":         {1 << 24, 1 << 17, 128, 32, 16},
-		"the fewest for larger ones":               {1 << 24, 1 << 20, 128, 16, 2},
+		"no saved ones where all do not fit":       {1 << 24, 1 << 20, 128, 16, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := planner{
-				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, maxContext: 4096, free: tc.free,
-				cost: func(r engine.RunnerConfig) (engine.RunnerCost, error) {
-					states := tc.state * uint64(r.MaxSequences+r.SavedStates)
-					return engine.RunnerCost{BytesPerBlock: 16, BytesPerState: tc.state, KVBytes: uint64(r.KVBlocks)*16 + states}, nil
-				},
+				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, maxContext: 4096, free: tc.free, cost: statePriced(tc.state),
 			}
 			r, _, price, err := p.plan(tc.sequences, false)
 			require.NoError(t, err)
@@ -145,6 +155,44 @@ func TestStatesOfSequencesArePlanned(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestSavedStatesYieldToTheCache(t *testing.T) {
+	const free, state = 1 << 24, 1 << 14
+	for name, tc := range map[string]struct {
+		options           Options
+		maxContext        int
+		state             uint64
+		wantSaved, tokens int
+	}{
+		"a requested cache that leaves room for a few":  {Options{KVTokens: 15 << 20}, 1 << 20, state, 48, 15 << 20},
+		"one that leaves room for all":                  {Options{KVTokens: 1 << 20}, 1 << 20, state, 64, 1 << 20},
+		"one that leaves none":                          {Options{KVTokens: 16<<20 - 16*state}, 1 << 20, state, 0, 16<<20 - 16*state},
+		"a requested context":                           {Options{Context: 15<<20 + 512<<10}, 1 << 24, state, 16, 15<<20 + 512<<10},
+		"a context that need not fit leaves their part": {Options{}, 1 << 24, 1 << 16, 32, 13 << 20},
+		"states that nearly fill the memory":            {Options{}, 1 << 20, 1020 << 10, 0, minContext},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planner{
+				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, maxContext: tc.maxContext, free: free, options: tc.options,
+				cost: statePriced(tc.state),
+			}
+			r, _, price, err := p.plan(16, true)
+			require.NoError(t, err)
+			require.LessOrEqual(t, price.KVBytes, uint64(free))
+			require.Equal(t, []int{tc.wantSaved, tc.tokens}, []int{r.SavedStates, r.KVBlocks * 16})
+		})
+	}
+}
+
+func TestFitErrorNamesStates(t *testing.T) {
+	e := &FitError{Name: "m", Needed: 100, Free: 60, Weights: 10, KV: 80, States: 70, Workspace: 10}
+	require.ErrorContains(t, e, "needs 100 bytes (weights 10, cache 80 with states 70, workspace 10, staging 0) and 60 are free")
+	require.ErrorContains(t, e, "fewer max_sequences")
+	e.States = 30
+	require.NotContains(t, e.Error(), "fewer max_sequences", "without states it does not fit either")
+	e.States = 0
+	require.NotContains(t, e.Error(), "states")
 }
 
 func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
@@ -209,6 +257,49 @@ func TestAnObserverIsMadeForEachLoad(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"small", "family/other"}, made)
+	require.NoError(t, m.Close())
+	require.NoError(t, device.Close())
+}
+
+// hostless is a device that has no price for states of host memory.
+type hostless struct{ engine.Device }
+
+type hostlessModel struct{ engine.Model }
+
+func (d hostless) NewModel(desc engine.ModelDesc) (engine.Model, error) {
+	m, err := d.Device.NewModel(desc)
+	return hostlessModel{m}, err
+}
+
+func (m hostlessModel) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
+	price, err := m.Model.RunnerCost(cfg)
+	price.HostBytesPerState = 0
+	return price, err
+}
+
+func TestStatesAreServedWithoutHostStates(t *testing.T) {
+	dir := t.TempDir()
+	shape, _ := synth.Small("lfm2")
+	var file bytes.Buffer
+	require.NoError(t, synth.Write(&file, shape, synth.Only(gguf.Q8_0), 1))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "lfm2"+extension), file.Bytes(), 0o644))
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	m := NewManager(Config{Dir: dir, VerifyInterval: -1}, hostless{device}, hclog.NewNullLogger())
+	inst, _, err := m.Load(t.Context(), "lfm2", Options{KVTokens: 1024}, nil)
+	require.NoError(t, err)
+	require.Zero(t, inst.Runner.HostStates)
+	params := engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
+	for i := range 3 {
+		s, err := submit(inst.Loop, batch.Request{Prompt: make([]int32, 200), Params: params, MaxTokens: 4, PromptTopN: -1})
+		require.NoError(t, err)
+		for ended := false; !ended; {
+			events, err := s.Recv(t.Context(), nil)
+			require.NoError(t, err)
+			ended = events[len(events)-1].Done != nil
+		}
+		require.Equal(t, min(i, 1)*192, s.Cached(), "a hit ends where a state was saved")
+	}
 	require.NoError(t, m.Close())
 	require.NoError(t, device.Close())
 }

@@ -9,8 +9,8 @@ import (
 
 // small has a small shape of every architecture of package arch. Each has every block of its
 // family: more layers than the pattern of its windows, a window of 24, heads that are not
-// hidden/heads wide where the family allows it, and an odd vocabulary. Scales and caps are such that
-// another value changes logits by far more than rounding does.
+// hidden/heads wide where the family allows it, and an odd vocabulary. Scales and caps are such
+// that another value changes logits by far more than rounding does.
 var small = map[string]Family{
 	"dots1": {
 		Keys: keys(4, 48, 80, 4, 4, 12, map[string]any{
@@ -84,8 +84,8 @@ var small = map[string]Family{
 		}),
 		Tensors: []string{headName, "blk.0.attn_q.bias", "blk.0.attn_q_norm.weight"},
 	},
-	// With its base and original context the borders of YaRN are before the first and after the last frequency, so that
-	// llama.cpp, which rounds them, has the same.
+	// With its base and original context the borders of YaRN are before the first and after the
+	// last frequency, so that llama.cpp, which rounds them, has the same.
 	"gpt-oss": {
 		Keys: keys(5, 96, 32, 4, 2, 16, map[string]any{
 			"attention.sliding_window": uint32(24), "rope.freq_base": float32(6), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(8),
@@ -158,8 +158,8 @@ var small = map[string]Family{
 		Tensors: []string{headName},
 	},
 	"qwen3": {Keys: keys(3, 48, 80, 4, 2, 20, nil), Tensors: []string{headName}},
-	// Of its six layers the third and the last are attention. With narrower heads the norm of what a state returns amplifies
-	// rounding beyond the bound of the comparisons.
+	// Of its six layers the third and the last are attention. With narrower heads the norm of what
+	// a state returns amplifies rounding beyond the bound of the comparisons.
 	"qwen35": {Keys: keys(6, 48, 80, 4, 2, 16, map[string]any{
 		"rope.dimension_count": uint32(8), "rope.dimension_sections": []int32{2, 1, 1, 0}, "full_attention_interval": uint32(3),
 		"ssm.conv_kernel": uint32(4), "ssm.state_size": uint32(48), "ssm.group_count": uint32(2), "ssm.time_step_rank": uint32(6), "ssm.inner_size": uint32(288),

@@ -197,6 +197,10 @@ void pieces() {
           "a refusal left %d pieces", Piece::alive);
     Piece::refuse_at = -1;
     uint8_t* const first = all.block(0);
+    const std::vector<size_t> taken = all.hold(copies_out({0, 3, 5}), Piece::make);
+    CHECK(taken.size() == 2 && Piece::alive == 4, "a step took %zu pieces of %d", taken.size(), Piece::alive);
+    all.give_back(taken);
+    CHECK(Piece::alive == 2 && all.block(0) == first, "a step that is refused left %d pieces", Piece::alive);
     all.hold(copies_out({2, 3, 4, 5, 6, 7, 8}), Piece::make);
     CHECK(Piece::alive == 5 && all.block(0) == first, "a block moved");
     std::memset(all.block(9), 1, 24 * mega);

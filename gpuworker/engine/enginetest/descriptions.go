@@ -172,7 +172,8 @@ func (g describer) share(m *engine.Mixer, d *engine.ModelDesc, n int) {
 	m.ValueIsKey, m.VNorm = false, false
 }
 
-// descriptionsVariable names the variable of the environment that says how many descriptions a soak compares.
+// descriptionsVariable names the variable of the environment that says how many descriptions a soak
+// compares.
 const descriptionsVariable = "MILLRACE_DESCRIPTIONS"
 
 // testDescriptions compares random descriptions with the reference, at once, in chunks and by

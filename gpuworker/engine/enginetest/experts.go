@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 )
 
-// testExperts checks mixtures at the edges: many rows, least widths, and numbers that are not finite.
+// testExperts checks mixtures at the edges: many rows, least widths, and numbers that are not
+// finite.
 func testExperts(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	dev := open(t, opener)
 	layers := unlikeExperts()
@@ -59,8 +60,9 @@ func bf16Matrices(role engine.Role) engine.Type {
 	return engine.BF16
 }
 
-// unlikeExperts is a model whose layers have unlike MLPs: a dense one, many narrow experts, few wide ones with a shared
-// one that is wider than the dense MLP, and few very narrow ones. All experts are used.
+// unlikeExperts is a model whose layers have unlike MLPs: a dense one, many narrow experts, few
+// wide ones with a shared one that is wider than the dense MLP, and few very narrow ones. All
+// experts are used.
 func unlikeExperts() engine.ModelDesc {
 	shape := Small()
 	shape.Layers = 4
@@ -129,7 +131,8 @@ func manyExpertRows(t *testing.T, dev engine.Device, opts Options) {
 	}
 }
 
-// nanAmongExperts gives a token an embedding that is not a number. Its row shares the step, and experts, with others.
+// nanAmongExperts gives a token an embedding that is not a number. Its row shares the step, and
+// experts, with others.
 func nanAmongExperts(t *testing.T, dev engine.Device, types func(engine.Role) engine.Type) {
 	t.Helper()
 	shape := Small()
@@ -197,8 +200,8 @@ func oneEach(t *testing.T, m engine.Model, tokens ...int32) []engine.RowResult {
 	return cloneRows(result.Samples)
 }
 
-// expertRoom checks that a wide dense layer costs as much memory with experts as without them, in a model that is not
-// whole yet: a worker plans with that cost.
+// expertRoom checks that a wide dense layer costs as much memory with experts as without them, in a
+// model that is not whole yet: a worker plans with that cost.
 func expertRoom(t *testing.T, dev engine.Device) {
 	t.Helper()
 	workspace := func(dense int, experts bool) int64 {

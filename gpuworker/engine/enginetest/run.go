@@ -107,8 +107,8 @@ func withCache(opener func(*testing.T) engine.Device, opts Options) func(*testin
 }
 
 // flips reports whether rounding could choose other experts than the reference does: the engine
-// rounds, and a layer chooses by more than its biases. Weights are 0 to 1, so biases that are further
-// apart decide alone.
+// rounds, and a layer chooses by more than its biases. Weights are 0 to 1, so biases that are
+// further apart decide alone.
 func (o Options) flips(w *reference.Weights) bool {
 	if o.Cache == engine.F32 {
 		return false

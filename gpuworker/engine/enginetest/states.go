@@ -1,13 +1,14 @@
 package enginetest
 
 import (
-	"fmt"
+	"math"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
 // Hybrid is a model with every kind of layer that carries a state, of odd sizes, and with attention
@@ -58,7 +59,7 @@ func newStateTest(t *testing.T, opener func(*testing.T) engine.Device, n int) *s
 	return s
 }
 
-// stateTokens is the number of tokens that are sampled behind the prompt.
+// stateTokens is the number of tokens that are sampled after the prompt.
 const stateTokens = 5
 
 // line returns a line of the prompt over blocks that begin with `first`.
@@ -79,7 +80,7 @@ func (s *stateTest) finish(l *line, from int, state int32, before ...engine.PreO
 	require.NoError(s.t, sameRows(s.want, rows))
 }
 
-// rows samples behind the last token of a step and generates the rest.
+// rows samples after the last token of a step and generates the rest.
 func (s *stateTest) rows(l *line, step *engine.Step, at int) []engine.RowResult {
 	s.t.Helper()
 	tokens := 0
@@ -210,7 +211,7 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		other := s.line(2, 20)
 		s.finish(other, 20, 3, share(l, other, 20)...)
 	})
-	t.Run("beside strangers, in chunks", func(t *testing.T) {
+	t.Run("in a batch with others, in chunks", func(t *testing.T) {
 		s := newStateTest(t, opener, n)
 		if opts.Numeric {
 			desc := Hybrid()
@@ -229,6 +230,17 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		}
 	})
 	t.Run("a state is as far as the segment begins, or the segment is refused", func(t *testing.T) { refusedStates(t, opener) })
+	t.Run("a zero of either sign is none", func(t *testing.T) {
+		desc := Hybrid()
+		desc.Layers[0].Mixer.ScoreCap, desc.Layers[3].Mixer.TemperatureScale = negativeZero(), negativeZero()
+		desc.Layers[2].Mixer.Scale, desc.Layers[2].MLP.Experts.WeightScale = negativeZero(), negativeZero()
+		require.NoError(t, rules.CheckModel(&desc))
+		dev := open(t, opener)
+		skipUnbuilt(t, dev, &desc)
+		m, err := dev.NewModel(desc)
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
+	})
 	t.Run("memory is counted", func(t *testing.T) {
 		desc := Hybrid()
 		dev := open(t, opener)
@@ -263,7 +275,10 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	})
 }
 
+func negativeZero() float32 { return float32(math.Copysign(0, -1)) }
+
 func refusedStates(t *testing.T, opener func(*testing.T) engine.Device) {
+	t.Helper()
 	s := newStateTest(t, opener, 20)
 	l, other := s.line(0, 0), s.line(1, 20)
 	step := &engine.Step{PreOps: []engine.PreOp{l.set(nil), other.set(nil)}}
@@ -314,6 +329,6 @@ func refusedStates(t *testing.T, opener func(*testing.T) engine.Device) {
 		read int32
 	}{{l, 1}, {other, 0}} {
 		step := &engine.Step{Segments: []engine.Segment{segment(tc.l, 10, 10, tc.read, 0)}}
-		require.NoError(t, sameRows(s.want, s.rows(tc.l, step, 20)), fmt.Sprintf("slot %d", tc.l.slot))
+		require.NoError(t, sameRows(s.want, s.rows(tc.l, step, 20)), "slot %d", tc.l.slot)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// testWeightTypes checks that an engine states the size of a matrix of every weight type, and that it
-// refuses routers of types that it does not run by name, before there are bytes of them.
+// testWeightTypes checks that an engine states the size of a matrix of every weight type, and that
+// it refuses routers of types that it does not run by name, before there are bytes of them.
 func testWeightTypes(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	dev := open(t, opener)
 	for _, weights := range rules.WeightTypes() {

@@ -7,7 +7,7 @@ import "github.com/millrace/millrace/gpuworker/engine"
 type states struct {
 	read     []uint64
 	host     map[int32]uint64 // states in host memory that were written
-	prefixes []uint64         // by token of the step: the hash behind it
+	prefixes []uint64         // by token of the step: the hash of it and those before
 }
 
 func newStates(cfg engine.RunnerConfig) states {
