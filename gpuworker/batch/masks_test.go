@@ -201,7 +201,12 @@ func TestExpensiveMaskHoldsItsSequenceAlone(t *testing.T) {
 
 // A sequence that is cancelled, or whose loop ends, leaves its mask undone.
 func TestMasksOfEndedSequencesAreDropped(t *testing.T) {
-	l, _ := start(t, Config{masks: &maskLimits{}}, nil)
+	var l *Loop
+	t.Cleanup(func() { // after the loop has ended, because it may still add masks before
+		l.pool.running.Wait()
+		require.Zero(t, l.pool.mu.workers)
+	})
+	l, _ = start(t, Config{masks: &maskLimits{}}, nil)
 	for i := range int32(8) {
 		streams, err := l.Submit(guided(t, Request{Prompt: prompt(9, i), MaxTokens: 400}, `([0-9]{1,3} ){9,300}`))
 		require.NoError(t, err)
@@ -209,9 +214,6 @@ func TestMasksOfEndedSequencesAreDropped(t *testing.T) {
 			streams[0].Cancel()
 		}
 	}
-	stop(l)
-	l.pool.running.Wait()
-	require.Zero(t, l.pool.mu.workers)
 }
 
 func TestMasksBeforeAStepShareABudget(t *testing.T) {
