@@ -49,7 +49,7 @@ void StepForward::mix(const StepPlan& plan, int32_t index, const Cut& o) {
   if (gated_output(m)) gate_outputs(m);
 }
 
-// Multiplies what attention returns by the gates of its heads, which lie next to them in Q.
+// Multiplies the outputs of attention by the gates of its heads, which lie next to them in Q.
 void StepForward::gate_outputs(const mr_mixer_desc& m) {
   each_token([&](int64_t t) {
     for (int32_t h = 0; h < m.heads; ++h) {

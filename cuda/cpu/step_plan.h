@@ -82,7 +82,7 @@ class StepChecker {
     int32_t reader = kNoSlot, writer = kNoSlot;
   };
   static constexpr int32_t kNoSlot = -1, kManySlots = -2;
-  static constexpr int32_t kUnread = -1;  // what a state has read that no step has written
+  static constexpr int32_t kUnread = -1;  // the position of a state that no step has written
 
   View& change(int32_t slot);
   void write_host(int32_t block);

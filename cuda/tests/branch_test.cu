@@ -70,7 +70,7 @@ TEST(EndBranch, AgreesWithFloat64OnEveryShape) {
     }
 }
 
-// Returns the bits of rows normed by launch_rms_norm, or rounded if there are no weights.
+// Returns the rows as launch_rms_norm writes them, or only rounded if `norms` is false.
 template <class T>
 std::vector<uint16_t> normed(const std::vector<float>& x, const std::vector<float>& weights, int32_t rows, int32_t dim, int32_t stride,
                              bool norms) {

@@ -217,7 +217,7 @@ func exchanged(a, b engine.Role) func(*reference.Weights) bool {
 	}
 }
 
-// swapped exchanges the first so many rows of a role's tensors with the ones after them; 0 = leaves
+// swapped exchanges the first n rows of a role's tensors with the n rows after them; 0 = leaves
 // a layer.
 func swapped(role engine.Role, rows func(*engine.Layer) int) func(*reference.Weights) bool {
 	return rewritten(role, func(l *engine.Layer, row int, text []byte) []byte {

@@ -41,7 +41,7 @@ func (l *Loop) swapOut(s *sequence) bool {
 		}
 		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.StateOut, Slot: s.slot, Src: s.state, Dst: state})
 	}
-	blocks, _ := l.cache.AllocHost(n) // so many are free
+	blocks, _ := l.cache.AllocHost(n) // the caller has checked that n are free
 	for i, b := range blocks {
 		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockOut, Src: s.table.Blocks[first+i], Dst: b})
 	}

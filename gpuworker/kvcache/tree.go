@@ -24,7 +24,7 @@ type node struct {
 	block  int32  // the node's own block, or none
 	twin   int32  // first of the other blocks with the same content; twin != none: refs[block] >= 1
 	claims int32  // tables that will compute it
-	state  int32  // the saved state that has read the tokens up to its end, 0 if there is none; it has a block then
+	state  int32  // the saved state after its last token; 0 if the node has no state. A node with a state has a block
 	stamp  uint64 // distinguishes reuses of the array element; 0: unused
 	hidden bool   // not in its hash chain: it cannot be found, nor what continues it
 	lost   bool   // it or a node above it is hidden; len(keys) == 0

@@ -1,6 +1,6 @@
 // combine: a block for each row; thread t has the elements t, t + threads, ... The number of threads depends on the width
 // alone, and so does the order of a sum over a row: a thread's elements, then lanes, then warps. With a norm the sum over
-// the experts is made twice, once for its squares: what it reads is in L2 then.
+// the experts is made twice, once for its squares. The second time its inputs are in L2.
 // Test bound: 2^-18 of the sum of absolute terms.
 #include "kernels/experts/combine.h"
 

@@ -1,4 +1,4 @@
-// combine: the branch of a mixture, from what its experts returned for each row.
+// combine: the branch of a mixture, from the outputs of its experts for each row.
 #pragma once
 
 #include <cstdint>

@@ -139,7 +139,7 @@ struct FewRowsBlock {
     grid_trigger();
     const int32_t begin = pipeline.unit_begin, end = pipeline.unit_end, block = static_cast<int32_t>(blockIdx.x);
     Feed feed;
-    aim_weights(feed, block);  // if there is no such item, of a tile that nothing uses: its load need not wait for their number
+    aim_weights(feed, block);  // before the number of items is loaded; without this item the address is not used
     items = *grouped.plan.tile_count * grouped.parts * p.targets[0].panels;
     const int32_t first_item = next_of(block);
     if (first_item != block && first_item < items) aim_weights(feed, first_item);

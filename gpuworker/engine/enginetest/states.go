@@ -230,7 +230,7 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		}
 	})
 	t.Run("a state is as far as the segment begins, or the segment is refused", func(t *testing.T) { refusedStates(t, opener) })
-	t.Run("a zero of either sign is none", func(t *testing.T) {
+	t.Run("a member that is 0 or -0 counts as unset", func(t *testing.T) {
 		desc := Hybrid()
 		desc.Layers[0].Mixer.ScoreCap, desc.Layers[3].Mixer.TemperatureScale = negativeZero(), negativeZero()
 		desc.Layers[2].Mixer.Scale, desc.Layers[2].MLP.Experts.WeightScale = negativeZero(), negativeZero()

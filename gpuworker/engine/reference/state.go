@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// state is what a layer carries from one position to the next.
+// state holds the numbers that a layer carries from one position to the next.
 type state struct {
 	inputs [][]float64 // of the convolution: those of the last positions, oldest first
 	s      []float64   // of MixDelta: (heads, key dim, value dim)

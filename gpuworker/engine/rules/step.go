@@ -38,7 +38,7 @@ type Slots struct {
 	putOut   map[int32]int32 // host states that it writes
 }
 
-// unread is what a state has read that no step has written.
+// unread is the position of a state that no step has written.
 const unread = -1
 
 // users are the slots whose segments name a state in one step.
