@@ -283,8 +283,9 @@ chaos: build ## Kill, freeze and partition workers under 200 streams and compare
 	@$(BIN)/millrace-bench chaos $(CHAOS)
 
 .PHONY: soak
-soak: ## Compare 500 random model descriptions with the reference, then random requests through a fleet with one worker's for SOAK (20m)
-	@MILLRACE_DESCRIPTIONS=500 $(GO) test -count=1 -timeout 0 -run '^TestTheCPUEngineKeeps/./^descriptions$$' ./gpuworker/engine/native
+soak: ## Compare 500 random model descriptions and states of 100 000 tokens with the reference, then random requests through a fleet with one worker's for SOAK (20m)
+	@MILLRACE_DESCRIPTIONS=500 MILLRACE_STATE_TOKENS=100000 $(GO) test -count=1 -timeout 0 \
+		-run '^TestTheCPUEngineKeeps/./^(descriptions|far_states)$$' ./gpuworker/engine/native
 	@MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run '^TestSoak' ./services/internal/e2e
 
 ## Run

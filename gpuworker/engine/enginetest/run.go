@@ -82,6 +82,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"sameness", true, testSameness},
 		{"far keys", true, testFar},
 		{"far logits", opts.Numeric, testFarLogits},
+		{"far states", opts.Numeric, testFarStates},
 		{"golden", opts.Numeric, testGolden},
 	} {
 		if part.applies {
