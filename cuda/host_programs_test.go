@@ -216,6 +216,19 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestEmulatedStatesMatchFloat64 runs the GoogleTests of layers that carry a state on an emulated
+// device.
+func TestEmulatedStatesMatchFloat64(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
+		"tests/emulated/experts/device.cpp", "-x", "c++", "kernels/states/convolve.cu", "kernels/states/delta.cu",
+		"kernels/states/gate.cu", "tests/states_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func build(t *testing.T, arguments ...string) {
 	t.Helper()
 	flags := []string{"-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"}

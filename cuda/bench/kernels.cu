@@ -1,9 +1,9 @@
 // kernels: times of all kernels except the GEMMs, at the shapes of an 8B model (hidden 4096, 32 heads, 8 kv heads of
 // 128, vocabulary 128256; rows of bf16, queries, keys and values of f16). Each is captured into a graph of kLaunches
 // launches over rotating buffers, so that keys and values come from memory as in a step; a time is the median of
-// replays divided by the launches.
+// replays divided by the launches. Layers that carry a state have the shape of Qwen3-Next.
 //
-//   cuda_bench_kernels [rows|decode|prefill|sampler]
+//   cuda_bench_kernels [rows|decode|prefill|states|sampler]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +16,7 @@
 #include "kernels/norm.h"
 #include "kernels/qkv.h"
 #include "kernels/sampler/sampler.h"
+#include "kernels/states/states.h"
 #include "millrace/engine.h"
 
 using namespace mr::cuda;
@@ -246,6 +247,52 @@ void rows_kernels(int32_t rows) {
                   static_cast<void*>(branch)}) cudaFree(p);
 }
 
+// A gated delta net of 16 key heads and 32 value heads of 128 x 128, and 4 taps: `chains` sequences of `tokens` rows each.
+void states(int32_t chains, int32_t tokens) {
+  constexpr int32_t kKeyHeads = 16, kValues = kHeads * kDim, kWidth = 2 * kKeyHeads * kDim + kValues, kConv = 4;
+  constexpr int64_t kStored = (kConv - 1) * kWidth, kStride = kStored + int64_t{kValues} * kDim;
+  const int32_t rows = chains * tokens;
+  const int64_t plane = chains * kStride;
+  const int32_t planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 4), 1, kLaunches));
+  std::vector<StateChain> all;
+  std::vector<StateSegment> segments;
+  std::vector<int32_t> chain_of;
+  for (int32_t c = 0; c < chains; ++c) {
+    all.push_back({c, 1});
+    segments.push_back({c * tokens, tokens, c, c});
+    chain_of.insert(chain_of.end(), static_cast<size_t>(tokens), c);
+  }
+  StateChain* const d_chains = device(all);
+  StateSegment* const d_segments = device(segments);
+  int32_t* const d_chain_of = device(chain_of);
+  float* const memory = device<float>(static_cast<size_t>(plane) * static_cast<size_t>(planes));
+  float* const in = device(noise(static_cast<size_t>(rows) * kWidth, 0.1f));
+  float* const u = device(noise(static_cast<size_t>(rows) * kWidth, 0.1f));
+  float* const scalars = device(noise(static_cast<size_t>(rows) * kHeads, 1));
+  float* const weights = device(noise(size_t{kConv} * kWidth, 0.5f));
+  float* const negative = device(std::vector<float>(kHeads, -0.1f));
+  float* const o = device<float>(static_cast<size_t>(rows) * kValues);
+  uint16_t* const out = device<uint16_t>(static_cast<size_t>(rows) * kValues);
+  const StateRows step{d_chains, d_segments, d_chain_of, d_chain_of, rows, chains};
+  const auto layer = [&](int i) { return StateMemory{memory + i % planes * plane, kStride}; };
+  const int launches = tokens > 1 ? 4 : kLaunches;
+  line("convolve", chains, tokens, time_of([&](int i, const Stream& on) {
+         return launch_convolve({step, layer(i), in, kWidth, weights, kConv, kWidth, false, kKeyHeads, kDim, 0.088f, u, nullptr, 0,
+                                 Act::kF16, 1}, on);
+       }, launches), 8.0 * rows * kWidth + 4.0 * chains * kStored, 0);
+  // Not as dependents: in a step other kernels run between two deltas, and a delta reads S before it waits.
+  line("delta", chains, tokens, time_of([&](int i, const Stream& on) {
+         return launch_delta({{step, layer(i), in, kWidth, kConv, kWidth, false}, u, kWidth, scalars, scalars, kHeads, negative, negative,
+                              kHeads, kKeyHeads, kDim, kDim, false, o, kValues}, Stream{on.stream, false});
+       }, launches), 8.0 * chains * kStride + 4.0 * rows * (kWidth + kValues), 7.0 * rows * kValues * kDim);
+  line("gate norm", chains, tokens, time_of([&](int, const Stream& on) {
+         return launch_gate_norm({o, u, kValues, kWidth, weights, 1e-5f, rows, kHeads, kDim, out, kValues, Act::kF16, 1}, on);
+       }, launches), 10.0 * rows * kValues, 0);
+  for (void* p : {static_cast<void*>(d_chains), static_cast<void*>(d_segments), static_cast<void*>(d_chain_of), static_cast<void*>(memory),
+                  static_cast<void*>(in), static_cast<void*>(u), static_cast<void*>(scalars), static_cast<void*>(weights),
+                  static_cast<void*>(negative), static_cast<void*>(o), static_cast<void*>(out)}) cudaFree(p);
+}
+
 // row: of logits; null: a few far above the rest.
 void sampler(const char* what, int32_t rows, SlotParams p, const std::vector<float>* row = nullptr) {
   const int32_t top_n = p.top_n;
@@ -308,6 +355,9 @@ int main(int argc, char** argv) {
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const auto& [prefix, rows] : prompts)
       if (asked("prefill")) prefill(prefix, rows, properties.multiProcessorCount, kv);
+  const std::vector<std::pair<int32_t, int32_t>> chains = {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 512}, {1, 4096}, {4, 1024}};
+  for (const auto& [count, tokens] : chains)
+    if (asked("states")) states(count, tokens);
   for (const int32_t rows : {1, 64}) {
     if (!asked("sampler")) break;
     const auto params = [](float temperature, auto change) {

@@ -1,0 +1,375 @@
+// delta: the gated delta rule, position by position. A block has some columns of S of one value head of one chain, from the chain's first
+// position to its last, in registers. One kernel computes decode rows and prompts, by the same operations for each position.
+//
+//   u in HBM or L2                                          S in HBM
+//      | cp.async, two tiles ahead                              | 16 bytes a lane, before the dependency wait
+//   preparing warp --> [tile 0][tile 1][tile 2] --> computing warps: S in registers, out --> HBM
+//     decay, beta and q.k of the next tile             one barrier a tile
+//
+// kLanes lanes share kColumns columns; lane l has the keys 4 (j kLanes + l) to + 3 of them, j = 0 .. 3. For each position, with g the decay
+// and b the beta,
+//   k.S and q.S   of the lane's even and odd keys apart, then both, then lanes at distance kLanes / 2, ..., 1
+//   d = (v - g k.S) b,   o = g q.S + (q.k) d,   S = g S + k d
+// Both sums are reduced together and q.k is not part of the chain of dependences, so a position waits once for log2(kLanes) exchanges.
+// g S is computed meanwhile. The order of all sums depends on key_dim alone.
+//
+// Heads of 64, 128 and 256 keys with whole tiles of 32 columns have kernels of their own, where S lies as lanes hold it: in order of head,
+// tile, column of a group, j, thread, and four keys. All other heads have S by head, column and key, and a warp for each column.
+//
+// An SM gives each block of one prompt of 32 heads of 128 x 128 a tile: 128 blocks. With one token a chain, the kernel moves 8 bytes an
+// element of S. Test bound: 2^-20 of the largest result of 40 positions.
+#include "kernels/instructions.cuh"
+#include "kernels/math.cuh"
+#include "kernels/states/inputs.cuh"
+#include "kernels/states/states.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int32_t kStages = 3;
+constexpr int32_t kVectors = 4;         // of four keys, of a lane
+constexpr int32_t kRows = 4 * kVectors;  // keys of a lane
+constexpr int32_t kWarp = 32;
+
+template <int32_t lanes, int32_t columns, int32_t groups, bool is_whole>
+struct Shape {
+  static constexpr int32_t kLanes = lanes, kColumns = columns;  // of a group
+  static constexpr int32_t kGroups = groups;
+  static constexpr bool whole = is_whole;  // heads have kKeys keys and whole tiles
+  static constexpr int32_t kKeys = kLanes * kRows, kTileColumns = kGroups * kColumns;
+  static constexpr int32_t kComputing = kGroups * kLanes, kThreads = kComputing + kWarp;
+  static constexpr int32_t kTokens = 1024 / kKeys;  // of a tile
+  static constexpr int32_t kWidth = 2 * kKeys + kTileColumns;  // of a position in it
+  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3;  // that an SM must hold
+  static_assert(kLanes <= kWarp && kComputing % kWarp == 0 && kTokens * kLanes % kWarp == 0, "");
+};
+template <int32_t keys>
+using WholeHeads = Shape<keys / kRows, 2, keys == 256 ? 8 : 16, true>;
+using AnyHeads = Shape<32, 1, 8, false>;
+constexpr int32_t kMostKeys = AnyHeads::kKeys;
+
+// The positions of a tile.
+template <class S>
+struct alignas(16) Stage {
+  float u[S::kTokens][S::kWidth];  // query, key, values; zeros beyond the head
+  float4 scalars[S::kTokens];      // decay, beta, q.k
+  float alpha[S::kTokens], beta[S::kTokens];
+
+  __device__ __forceinline__ const float* q(int32_t token) const { return u[token]; }
+  __device__ __forceinline__ const float* k(int32_t token) const { return u[token] + S::kKeys; }
+  __device__ __forceinline__ const float* v(int32_t token) const { return u[token] + 2 * S::kKeys; }
+};
+
+// The columns of a block.
+struct Columns {
+  int32_t head, first;  // first: column of the head
+  int64_t q, k, v;      // in a row of u
+  int64_t state;        // of the head, in a state
+};
+
+template <class S>
+__device__ __forceinline__ Columns columns_of(const DeltaArgs& a, int32_t head, int32_t tile) {
+  const int32_t group = a.tiled_heads ? head % a.key_heads : head / (a.heads / a.key_heads), keys = a.key_heads * a.key_dim;
+  const int32_t first = tile * S::kTileColumns;
+  return {head, first, int64_t{group} * a.key_dim, int64_t{keys} + int64_t{group} * a.key_dim,
+          2 * int64_t{keys} + int64_t{head} * a.value_dim + first,
+          int64_t{a.inputs.conv - 1} * a.inputs.width + int64_t{head} * a.key_dim * a.value_dim};
+}
+
+// Tiles walks over the tiles of a chain. A tile does not pass the end of its segment; a segment without rows has one tile.
+template <int32_t kTokens>
+class Tiles {
+ public:
+  __device__ __forceinline__ Tiles(const StateRows& rows, const StateChain& chain)
+      : at_(rows.segments + chain.first_segment), segments_(chain.segments), segment_(*at_) {}
+  __device__ __forceinline__ bool any() const { return segments_ > 0; }
+  __device__ __forceinline__ int32_t row() const { return segment_.first_row + offset_; }
+  __device__ __forceinline__ int32_t count() const { return min(kTokens, segment_.count - offset_); }
+  __device__ __forceinline__ bool ends_segment() const { return offset_ + kTokens >= segment_.count; }
+  __device__ __forceinline__ int32_t to() const { return segment_.to; }
+  __device__ __forceinline__ void next() {
+    offset_ += kTokens;
+    if (offset_ < segment_.count) return;
+    offset_ = 0;
+    if (--segments_ > 0) segment_ = *++at_;
+  }
+
+ private:
+  const StateSegment* at_;
+  int32_t segments_, offset_ = 0;
+  StateSegment segment_;
+};
+
+// Requests a tile. Each lane commits one group of copies, an empty one if no tile is left.
+template <class S>
+__device__ __forceinline__ void request(const DeltaArgs& a, const Columns& c, const Tiles<S::kTokens>& tiles, Stage<S>& stage,
+                                        int32_t lane) {
+  if (tiles.any()) {
+    const int32_t count = tiles.count();
+    const int64_t row = tiles.row();
+    if constexpr (S::whole) {
+      constexpr int32_t kVectorsOfToken = S::kWidth / 4;
+#pragma unroll 2
+      for (int32_t i = lane; i < count * kVectorsOfToken; i += kWarp) {
+        const int32_t token = i / kVectorsOfToken, e = i % kVectorsOfToken * 4;
+        const int64_t before = e < S::kKeys ? c.q : e < 2 * S::kKeys ? c.k - S::kKeys : c.v - 2 * S::kKeys;
+        copy16_through(shared_address(stage.u[token] + e), a.u + (row + token) * a.u_stride + before + e);
+      }
+    } else {
+      for (int32_t i = lane; i < count * S::kWidth; i += kWarp) {
+        const int32_t token = i / S::kWidth, e = i % S::kWidth, part = min(e / S::kKeys, 2), at = e - part * S::kKeys;
+        const int64_t first = part == 0 ? c.q : part == 1 ? c.k : c.v;
+        const bool there = at < (part == 2 ? a.value_dim - c.first : a.key_dim);
+        copy4_or_zero(shared_address(stage.u[token] + e), a.u + (row + token) * a.u_stride + first + (there ? at : 0), there ? 4 : 0);
+      }
+    }
+    if (lane < count) {
+      const int64_t at = (row + lane) * a.scalar_stride + c.head;
+      copy4_or_zero(shared_address(stage.alpha + lane), a.alpha + at, 4);
+      copy4_or_zero(shared_address(stage.beta + lane), a.beta + at, 4);
+    }
+  }
+  copies_commit();
+}
+
+__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(exp_f32(-fabsf(x))); }
+
+// Adds the products of four keys to the sums of even and of odd keys.
+__device__ __forceinline__ void add_products(float4 a, float4 b, float (&sum)[2]) {
+  sum[0] = fmaf(a.x, b.x, sum[0]);
+  sum[1] = fmaf(a.y, b.y, sum[1]);
+  sum[0] = fmaf(a.z, b.z, sum[0]);
+  sum[1] = fmaf(a.w, b.w, sum[1]);
+}
+
+template <class S>
+__device__ __forceinline__ float4 keys_of(const float* row, int32_t j, int32_t lane) {
+  return reinterpret_cast<const float4*>(row)[j * S::kLanes + lane];
+}
+
+// Computes the scalars of a tile whose copies have been committed before those of the tile after it. ln: A and dt of the head.
+template <class S>
+__device__ __forceinline__ void prepare(Stage<S>& stage, int32_t count, float a, float dt, int32_t lane) {
+  copies_wait<1>();
+  __syncwarp();
+  if (lane < count) {
+    stage.scalars[lane].x = exp_f32(a * softplus(stage.alpha[lane] + dt));
+    stage.scalars[lane].y = 1.0f / (1.0f + exp_f32(-stage.beta[lane]));
+  }
+#pragma unroll
+  for (int32_t first = 0; first < S::kTokens; first += kWarp / S::kLanes) {
+    const int32_t token = first + lane / S::kLanes, l = lane % S::kLanes;
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int32_t j = 0; j < kVectors; ++j) add_products(keys_of<S>(stage.q(token), j, l), keys_of<S>(stage.k(token), j, l), sum);
+    float dot = sum[0] + sum[1];
+#pragma unroll
+    for (int32_t d = S::kLanes / 2; d > 0; d /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, d);
+    if (l == 0) stage.scalars[token].z = dot;
+  }
+}
+
+// Keys of one position.
+struct Keys {
+  float4 of[kVectors];
+  template <class S>
+  __device__ __forceinline__ void load(const float* row, int32_t lane) {
+#pragma unroll
+    for (int32_t j = 0; j < kVectors; ++j) of[j] = keys_of<S>(row, j, lane);
+  }
+};
+
+// The columns of S of one lane.
+template <class S>
+struct State {
+  float4 s[S::kColumns][kVectors];
+
+  // Calls body(float4, place in the state's columns of the block) or, of other heads, body(float, place) for each key.
+  template <class Body>
+  __device__ __forceinline__ void each(const DeltaArgs& a, const Columns& c, Body body) {
+    const int32_t thread = threadIdx.x, lane = thread % S::kLanes;
+#pragma unroll
+    for (int32_t i = 0; i < S::kColumns; ++i)
+#pragma unroll
+      for (int32_t j = 0; j < kVectors; ++j) {
+        if constexpr (S::whole) {
+          body(s[i][j], int64_t{c.first} * S::kKeys + (int64_t{i * kVectors + j} * S::kComputing + thread) * 4);
+        } else {
+          const int32_t column = c.first + thread / S::kLanes, key = 4 * (j * S::kLanes + lane);
+          const int64_t at = int64_t{column} * a.key_dim + key;
+          if (column >= a.value_dim) continue;
+          if (key < a.key_dim) body(s[i][j].x, at);
+          if (key + 1 < a.key_dim) body(s[i][j].y, at + 1);
+          if (key + 2 < a.key_dim) body(s[i][j].z, at + 2);
+          if (key + 3 < a.key_dim) body(s[i][j].w, at + 3);
+        }
+      }
+  }
+
+  __device__ __forceinline__ void load(const DeltaArgs& a, const Columns& c, int32_t from) {
+#pragma unroll
+    for (int32_t i = 0; i < S::kColumns; ++i)
+#pragma unroll
+      for (int32_t j = 0; j < kVectors; ++j) s[i][j] = float4{};
+    if (from < 0) return;
+    const float* const state = a.inputs.states.base + from * a.inputs.states.stride + c.state;
+    each(a, c, [&](auto& x, int64_t at) { x = __ldcg(reinterpret_cast<const std::remove_reference_t<decltype(x)>*>(state + at)); });
+  }
+
+  __device__ __forceinline__ void store(const DeltaArgs& a, const Columns& c, int32_t to) {
+    float* const state = a.inputs.states.base + to * a.inputs.states.stride + c.state;
+    each(a, c, [&](auto& x, int64_t at) { *reinterpret_cast<std::remove_reference_t<decltype(x)>*>(state + at) = x; });
+  }
+
+  // Computes position i of a tile, whose queries and keys are q and k, and loads those of position `next`.
+  __device__ __forceinline__ void position(const DeltaArgs& a, const Columns& c, const Stage<S>& stage, int32_t i, int32_t next, Keys& q,
+                                           const Keys& k, Keys& k_next, float* out) {
+    const int32_t lane = threadIdx.x % S::kLanes, column = threadIdx.x / S::kLanes * S::kColumns;
+    const float4 scalars = stage.scalars[i];
+    const float decay = scalars.x, beta = scalars.y;
+    float remembered[S::kColumns], o[S::kColumns], v[S::kColumns];
+#pragma unroll
+    for (int32_t n = 0; n < S::kColumns; ++n) {
+      float of_k[2] = {0, 0}, of_q[2] = {0, 0};
+#pragma unroll
+      for (int32_t j = 0; j < kVectors; ++j) {
+        add_products(k.of[j], s[n][j], of_k);
+        add_products(q.of[j], s[n][j], of_q);
+      }
+      remembered[n] = of_k[0] + of_k[1];
+      o[n] = of_q[0] + of_q[1];
+      v[n] = stage.v(i)[column + n];
+    }
+    q.template load<S>(stage.q(next), lane);
+    k_next.template load<S>(stage.k(next), lane);
+#pragma unroll
+    for (int32_t d = S::kLanes / 2; d > 0; d /= 2)
+#pragma unroll
+      for (int32_t n = 0; n < S::kColumns; ++n) {
+        remembered[n] += __shfl_xor_sync(0xffffffffu, remembered[n], d);
+        o[n] += __shfl_xor_sync(0xffffffffu, o[n], d);
+      }
+#pragma unroll
+    for (int32_t n = 0; n < S::kColumns; ++n) {
+      const float d = fmaf(-decay, remembered[n], v[n]) * beta;
+      o[n] = fmaf(scalars.z, d, decay * o[n]);
+#pragma unroll
+      for (int32_t j = 0; j < kVectors; ++j) {
+        const float4 decayed = product(s[n][j], decay);
+        s[n][j] = multiply_add(k.of[j], float4{d, d, d, d}, decayed);
+      }
+    }
+    float mine = o[0];
+#pragma unroll
+    for (int32_t n = 1; n < S::kColumns; ++n) mine = lane == n ? o[n] : mine;
+    if (lane < S::kColumns && (S::whole || c.first + column + lane < a.value_dim)) out[column + lane] = mine;
+  }
+};
+
+template <class S>
+__device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Columns& c, const StateChain& chain, Stage<S>* stages) {
+  const int32_t lane = threadIdx.x % kWarp;
+  const float decay = a.a[c.head], dt = a.dt[c.head];
+  Tiles<S::kTokens> ready(a.inputs.rows, chain), requested = ready;
+  int32_t stage = 0, free = 2;
+  grid_wait();
+  grid_trigger();
+#pragma unroll
+  for (int32_t i = 0; i < 2; ++i) {
+    request(a, c, requested, stages[i], lane);
+    if (requested.any()) requested.next();
+  }
+  prepare(stages[0], ready.count(), decay, dt, lane);
+  __syncthreads();
+  do {
+    request(a, c, requested, stages[free], lane);
+    if (requested.any()) requested.next();
+    free = free + 1 < kStages ? free + 1 : 0;
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+    ready.next();
+    if (ready.any()) prepare(stages[stage], ready.count(), decay, dt, lane);
+    __syncthreads();
+  } while (ready.any());
+}
+
+template <class S>
+__device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns& c, const StateChain& chain, const Stage<S>* stages) {
+  const int32_t lane = threadIdx.x % S::kLanes;
+  State<S> state;
+  state.load(a, c, a.inputs.rows.segments[chain.first_segment].from);
+  Tiles<S::kTokens> tiles(a.inputs.rows, chain);
+  int32_t stage = 0;
+  grid_wait();
+  grid_trigger();
+  __syncthreads();
+  do {
+    const Stage<S>& tile = stages[stage];
+    const int32_t count = tiles.count(), last = count - 1;
+    float* out = a.out + int64_t{tiles.row()} * a.out_stride + int64_t{c.head} * a.value_dim + c.first;
+    Keys q, k, k_next;
+    q.template load<S>(tile.q(0), lane);
+    k.template load<S>(tile.k(0), lane);
+    int32_t i = 0;
+#pragma unroll 1
+    for (; i < last; i += 2) {
+      state.position(a, c, tile, i, i + 1, q, k, k_next, out);
+      state.position(a, c, tile, i + 1, min(i + 2, last), q, k_next, k, out + a.out_stride);
+      out += 2 * a.out_stride;
+    }
+    if (i < count) state.position(a, c, tile, i, i, q, k, k_next, out);
+    if (tiles.ends_segment()) state.store(a, c, tiles.to());
+    tiles.next();
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+    __syncthreads();
+  } while (tiles.any());
+}
+
+// Blocks (i, chain): the heads' tiles, and then the inputs of the convolution, which have no place in the recurrence.
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks) delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t tiles) {
+  const StateChain chain = a.inputs.rows.chains[blockIdx.y];
+  const int32_t item = blockIdx.x, columns = a.heads * tiles;
+  if (chain.segments <= 0) {
+    grid_wait();
+    return;
+  }
+  if (item >= columns) {
+    grid_wait();
+    grid_trigger();
+    store_inputs<false, S::whole>(a.inputs, chain, ((item - columns) * S::kThreads + static_cast<int32_t>(threadIdx.x)) * 4);
+    return;
+  }
+  Stage<S>* const stages = reinterpret_cast<Stage<S>*>(dynamic_memory());
+  const Columns c = columns_of<S>(a, item / tiles, item % tiles);
+  if (threadIdx.x >= S::kComputing) prepare_tiles(a, c, chain, stages);
+  else compute_tiles(a, c, chain, stages);
+}
+
+template <class S>
+cudaError_t start(const DeltaArgs& a, const Stream& on) {
+  constexpr size_t kShared = kStages * sizeof(Stage<S>);
+  static_assert(kShared <= 48 << 10, "more must be asked for");
+  const int32_t tiles = (a.value_dim + S::kTileColumns - 1) / S::kTileColumns;
+  const int32_t stores = ((a.inputs.width + 3) / 4 + S::kThreads - 1) / S::kThreads;
+  const dim3 grid(static_cast<unsigned>(a.heads * tiles + stores), static_cast<unsigned>(a.inputs.rows.chain_count));
+  return launch(on, grid, dim3(S::kThreads), kShared, delta_of_chains<S>, a, tiles);
+}
+
+}  // namespace
+
+cudaError_t launch_delta(const DeltaArgs& args, const Stream& on) {
+  const StoreInputsArgs& in = args.inputs;
+  if (in.rows.chain_count < 0 || in.rows.chain_count > 65535 || in.conv < 2 || in.conv > 64 || in.gates || args.key_heads < 1 ||
+      args.heads < 1 || args.heads % args.key_heads != 0 || args.key_dim < 1 || args.key_dim > kMostKeys || args.value_dim < 1 ||
+      in.width != 2 * args.key_heads * args.key_dim + args.heads * args.value_dim)
+    return cudaErrorInvalidValue;
+  // Which kernel runs depends on the shape of the layer alone, because each has its own order of S.
+  const bool whole = args.value_dim % 32 == 0 && (args.key_dim == 64 || args.key_dim == 128 || args.key_dim == 256);
+  if (whole && (!aligned(args.u, 16) || args.u_stride % 4 != 0 || !whole_inputs(in))) return cudaErrorInvalidValue;
+  if (in.rows.chain_count == 0) return cudaSuccess;
+  if (!whole) return start<AnyHeads>(args, on);
+  if (args.key_dim == 64) return start<WholeHeads<64>>(args, on);
+  return args.key_dim == 128 ? start<WholeHeads<128>>(args, on) : start<WholeHeads<256>>(args, on);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,678 @@
+// Layers that carry a state: each kernel against float64, and the same bits for every cut, batch and number of rows.
+#include <algorithm>
+#include <string>
+
+#include "kernel_fixture.h"
+#include "kernels/states/states.h"
+
+namespace mr::cuda::testing {
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+// The shape of a layer and its weights.
+struct Layer {
+  int32_t conv, key_heads, key_dim, heads, value_dim;
+  bool tiled = false, gates = false;  // gates: a short convolution, value_dim wide
+  std::vector<float> taps{}, a{}, dt{};
+
+  int32_t width() const { return gates ? value_dim : 2 * key_heads * key_dim + heads * value_dim; }
+  int32_t in_width() const { return gates ? 3 * value_dim : width(); }
+  int32_t values() const { return heads * value_dim; }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(key_dim)); }
+  int64_t stride() const { return (int64_t{conv - 1} * width() + (gates ? 0 : int64_t{values()} * key_dim) + 3) / 4 * 4; }
+  int32_t group_of(int32_t head) const { return tiled ? head % key_heads : head / (heads / key_heads); }
+  std::string name() const {
+    return std::to_string(conv) + " taps, keys " + std::to_string(key_heads) + " x " + std::to_string(key_dim) + ", values " +
+           std::to_string(heads) + " x " + std::to_string(value_dim);
+  }
+};
+
+Layer with_weights(Layer l, Numbers& numbers) {
+  l.taps = numbers.normals(static_cast<size_t>(l.conv * l.width()), 0.5f);
+  for (int32_t h = 0; h < l.heads; ++h) {
+    l.a.push_back(-0.02f - static_cast<float>(numbers.uniform()));
+    l.dt.push_back(numbers.normal());
+  }
+  return l;
+}
+
+// The inputs of a sequence from its first position on.
+struct Sequence {
+  int32_t length;
+  std::vector<float> in, alpha, beta;
+};
+
+Sequence sequence_of(const Layer& l, int32_t length, Numbers& numbers) {
+  const auto many = [&](int32_t width) { return numbers.normals(static_cast<size_t>(length) * static_cast<size_t>(width)); };
+  return {length, many(l.in_width()), many(l.heads), many(l.heads)};
+}
+
+struct Cut {
+  int32_t count, from, to;
+};
+
+// Some positions of a sequence, in segments of one slot.
+struct Piece {
+  const Sequence* sequence;
+  int32_t first;
+  std::vector<Cut> cuts;
+};
+
+// What a step computes of the rows of a piece.
+struct Computed {
+  std::vector<float> u, o;
+  std::vector<uint16_t> gated;
+};
+
+template <class T>
+bool same(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+bool same(const Computed& a, const Computed& b) { return same(a.u, b.u) && same(a.o, b.o) && same(a.gated, b.gated); }
+
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& from, int64_t first, int64_t count) {
+  to.insert(to.end(), from.begin() + first, from.begin() + first + count);
+}
+
+Computed joined(const Computed& a, const Computed& b) {
+  Computed both = a;
+  append(both.u, b.u, 0, static_cast<int64_t>(b.u.size()));
+  append(both.o, b.o, 0, static_cast<int64_t>(b.o.size()));
+  append(both.gated, b.gated, 0, static_cast<int64_t>(b.gated.size()));
+  return both;
+}
+
+// Runs steps of one layer over states on the device. Fresh states are NaN.
+class Steps {
+ public:
+  Steps(const Layer& layer, int32_t states, int32_t pad = 4, Act act = Act::kF16, float out_scale = 0.25f)
+      : l_(layer), pad_(pad), act_(act), out_scale_(out_scale), states_(static_cast<size_t>(states * layer.stride())),
+        taps_(layer.taps), a_(layer.a), dt_(layer.dt) {}
+
+  // The segments of all pieces come in turns. Padding rows and chains are the last ones.
+  std::vector<Computed> run(const std::vector<Piece>& pieces, int32_t padding = 0) {
+    std::vector<StateChain> chains;
+    std::vector<StateSegment> segments;
+    size_t turns = 0;
+    for (const Piece& p : pieces) {
+      chains.push_back({static_cast<int32_t>(segments.size()), static_cast<int32_t>(p.cuts.size())});
+      for (const Cut& c : p.cuts) segments.push_back({0, c.count, c.from, c.to});
+      turns = std::max(turns, p.cuts.size());
+    }
+    std::vector<int32_t> chain_of, segment_of;
+    for (size_t turn = 0; turn < turns; ++turn)
+      for (size_t c = 0; c < pieces.size(); ++c) {
+        if (turn >= pieces[c].cuts.size()) continue;
+        const int32_t at = chains[c].first_segment + static_cast<int32_t>(turn);
+        StateSegment& s = segments[static_cast<size_t>(at)];
+        s.first_row = static_cast<int32_t>(chain_of.size());
+        for (int32_t i = 0; i < s.count; ++i) {
+          chain_of.push_back(static_cast<int32_t>(c));
+          segment_of.push_back(at);
+        }
+      }
+    for (int32_t i = 0; i < padding; ++i) {
+      chain_of.push_back(-1);
+      segment_of.push_back(-1);
+      chains.push_back({0, 0});
+    }
+    const int32_t rows = static_cast<int32_t>(chain_of.size()), width = l_.width(), values = l_.values();
+    const int32_t in_stride = l_.in_width() + pad_, scalar_stride = l_.heads + 1, out_stride = values + 1, gated_stride = width + pad_;
+
+    const auto elements = [rows](int32_t stride) { return static_cast<size_t>(rows) * static_cast<size_t>(stride); };
+    const auto rows_of = [&](int32_t stride, int32_t columns, auto member) {
+      std::vector<float> all(elements(stride), NAN);
+      each_row(pieces, chains, segments, [&](const Piece& p, int64_t position, int64_t row) {
+        std::copy_n((p.sequence->*member).begin() + position * columns, columns, all.begin() + row * stride);
+      });
+      return all;
+    };
+    const Guarded<StateChain> d_chains(chains);
+    const Guarded<StateSegment> d_segments(segments);
+    const Guarded<int32_t> d_chain_of(chain_of), d_segment_of(segment_of);
+    const Guarded<float> in(rows_of(in_stride, l_.in_width(), &Sequence::in));
+    const StateRows step{d_chains, d_segments, d_chain_of, d_segment_of, rows, static_cast<int32_t>(chains.size())};
+    const StateMemory memory{states_, l_.stride()};
+    Guarded<float> u(elements(width)), o(elements(out_stride));
+    Guarded<uint16_t> gated(elements(gated_stride));
+    ConvolveArgs convolve{};
+    convolve.rows = step;
+    convolve.states = memory;
+    convolve.in = in;
+    convolve.in_stride = in_stride;
+    convolve.taps = taps_;
+    convolve.conv = l_.conv;
+    convolve.width = width;
+    convolve.gates = l_.gates;
+    convolve.key_heads = l_.key_heads;
+    convolve.key_dim = l_.key_dim;
+    convolve.scale = l_.scale();
+    convolve.out = u;
+    convolve.gated_out = gated.data();
+    convolve.gated_stride = gated_stride;
+    convolve.act = act_;
+    convolve.out_scale = out_scale_;
+    const StoreInputsArgs inputs{step, memory, in, in_stride, l_.conv, width, l_.gates};
+    MUST(launch_convolve(convolve, Stream{}));
+    if (l_.gates) {
+      MUST(launch_store_inputs(inputs, Stream{}));
+    } else {
+      const Guarded<float> alpha(rows_of(scalar_stride, l_.heads, &Sequence::alpha));
+      const Guarded<float> beta(rows_of(scalar_stride, l_.heads, &Sequence::beta));
+      DeltaArgs delta{};
+      delta.inputs = inputs;
+      delta.u = u;
+      delta.u_stride = width;
+      delta.alpha = alpha;
+      delta.beta = beta;
+      delta.scalar_stride = scalar_stride;
+      delta.a = a_;
+      delta.dt = dt_;
+      delta.heads = l_.heads;
+      delta.key_heads = l_.key_heads;
+      delta.key_dim = l_.key_dim;
+      delta.value_dim = l_.value_dim;
+      delta.tiled_heads = l_.tiled;
+      delta.out = o;
+      delta.out_stride = out_stride;
+      MUST(launch_delta(delta, Stream{}));
+      synchronize();
+    }
+    const std::vector<float> all_u = u.read(), all_o = o.read();
+    const std::vector<uint16_t> all_gated = gated.read();
+    std::vector<Computed> computed(pieces.size());
+    each_row(pieces, chains, segments, [&](const Piece& p, int64_t, int64_t row) {
+      Computed& to = computed[static_cast<size_t>(&p - pieces.data())];
+      if (l_.gates) append(to.gated, all_gated, row * gated_stride, width);
+      else append(to.u, all_u, row * width, width), append(to.o, all_o, row * out_stride, values);
+    });
+    for (int64_t row = rows - padding; row < rows; ++row)
+      for (int32_t i = 0; i < width; ++i) {
+        if (l_.gates) EXPECT_EQ(all_gated[static_cast<size_t>(row * gated_stride + i)], 0) << "padding";
+        else EXPECT_EQ(all_u[static_cast<size_t>(row * width + i)], 0) << "padding";
+      }
+    return computed;
+  }
+
+  // The bits of a state.
+  std::vector<float> state(int32_t i) const {
+    const std::vector<float> all = states_.read();
+    return {all.begin() + i * l_.stride(), all.begin() + (i + 1) * l_.stride()};
+  }
+
+ private:
+  template <class Body>
+  static void each_row(const std::vector<Piece>& pieces, const std::vector<StateChain>& chains, const std::vector<StateSegment>& segments,
+                       Body body) {
+    for (size_t c = 0; c < pieces.size(); ++c) {
+      int64_t position = pieces[c].first;
+      for (int32_t i = 0; i < chains[c].segments; ++i) {
+        const StateSegment& s = segments[static_cast<size_t>(chains[c].first_segment + i)];
+        for (int32_t r = 0; r < s.count; ++r) body(pieces[c], position++, int64_t{s.first_row} + r);
+      }
+    }
+  }
+
+  const Layer& l_;
+  int32_t pad_;
+  Act act_;
+  float out_scale_;
+  Guarded<float> states_, taps_, a_, dt_;
+};
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// The input of the convolution at a position, as it is stored.
+float input_at(const Layer& l, const Sequence& s, int64_t position, int32_t column) {
+  if (position < 0) return 0;
+  const float* const row = s.in.data() + position * l.in_width();
+  return l.gates ? row[column] * row[2 * l.value_dim + column] : row[column];
+}
+
+struct Wanted {
+  std::vector<double> value, bound;
+};
+
+// The sums of a position, and their absolute terms.
+Wanted sums_at(const Layer& l, const Sequence& s, int64_t position) {
+  Wanted w;
+  for (int32_t c = 0; c < l.width(); ++c) {
+    double sum = 0, terms = 0;
+    for (int32_t i = 0; i < l.conv; ++i) {
+      const double tap = static_cast<double>(l.taps[static_cast<size_t>(i * l.width() + c)]);
+      const double term = tap * input_at(l, s, position - l.conv + 1 + i, c);
+      sum += term;
+      terms += std::fabs(term);
+    }
+    w.value.push_back(sum);
+    w.bound.push_back(0x1p-18 * terms);
+  }
+  return w;
+}
+
+Wanted convolved_at(const Layer& l, const Sequence& s, int64_t position) {
+  Wanted w = sums_at(l, s, position);
+  for (double& x : w.value) x = silu(x);
+  for (int32_t h = 0; h < 2 * l.key_heads; ++h) {
+    double sum = 1e-6, bound = 0;
+    for (int32_t c = h * l.key_dim; c < (h + 1) * l.key_dim; ++c) {
+      const size_t at = static_cast<size_t>(c);
+      sum += w.value[at] * w.value[at];
+      bound = std::max(bound, w.bound[at]);
+    }
+    const double factor = (h < l.key_heads ? static_cast<double>(l.scale()) : 1.0) / std::sqrt(sum);
+    for (int32_t c = h * l.key_dim; c < (h + 1) * l.key_dim; ++c) {
+      w.value[static_cast<size_t>(c)] *= factor;
+      w.bound[static_cast<size_t>(c)] = bound * factor;
+    }
+  }
+  return w;
+}
+
+::testing::AssertionResult within(const float* got, const Wanted& want) {
+  for (size_t i = 0; i < want.value.size(); ++i) {
+    const double error = std::fabs(got[i] - want.value[i]);
+    if (!(error <= want.bound[i] + 1e-12))
+      return ::testing::AssertionFailure() << "column " << i << " is " << got[i] << ", want " << want.value[i] << ", error "
+                                           << error / want.bound[i] << " of the bound";
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// The recurrence in float64 over the queries, keys and values that the device computed.
+std::vector<double> recurrence(const Layer& l, const Sequence& s, const std::vector<float>& u, int32_t positions) {
+  std::vector<double> out;
+  std::vector<std::vector<double>> states(static_cast<size_t>(l.heads), std::vector<double>(static_cast<size_t>(l.key_dim * l.value_dim)));
+  for (int32_t t = 0; t < positions; ++t)
+    for (int32_t h = 0; h < l.heads; ++h) {
+      const float* const q = u.data() + int64_t{t} * l.width() + l.group_of(h) * l.key_dim;
+      const float* const k = q + l.key_heads * l.key_dim;
+      const float* const v = u.data() + int64_t{t} * l.width() + 2 * l.key_heads * l.key_dim + h * l.value_dim;
+      const size_t scalar = static_cast<size_t>(t * l.heads + h);
+      const double x = static_cast<double>(s.alpha[scalar]) + l.dt[static_cast<size_t>(h)];
+      const double decay = std::exp(l.a[static_cast<size_t>(h)] * (std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)))));
+      std::vector<double>& state = states[static_cast<size_t>(h)];
+      for (int32_t j = 0; j < l.value_dim; ++j) {
+        double remembered = 0, o = 0;
+        const auto of = [&](int32_t i) -> double& { return state[static_cast<size_t>(i * l.value_dim + j)]; };
+        for (int32_t i = 0; i < l.key_dim; ++i) remembered += k[i] * (of(i) *= decay);
+        const double d = (v[j] - remembered) * sigmoid(static_cast<double>(s.beta[scalar]));
+        for (int32_t i = 0; i < l.key_dim; ++i) o += q[i] * (of(i) += k[i] * d);
+        out.push_back(o);
+      }
+    }
+  return out;
+}
+
+// The stored inputs of a state after `position` positions.
+void expect_inputs(const Layer& l, const Sequence& s, int64_t position, const std::vector<float>& state) {
+  for (int32_t j = 0; j < l.conv - 1; ++j)
+    for (int32_t c = 0; c < l.width(); ++c)
+      ASSERT_EQ(state[static_cast<size_t>(j * l.width() + c)], input_at(l, s, position - (l.conv - 1) + j, c))
+          << "input " << j << " of column " << c;
+}
+
+const std::vector<Layer>& delta_layers() {
+  static const std::vector<Layer> layers = [] {
+    Numbers numbers(1);
+    std::vector<Layer> all;
+    for (const Layer& l : {Layer{4, 1, 128, 2, 64}, Layer{4, 2, 128, 4, 32, true}, Layer{4, 2, 64, 2, 32}, Layer{3, 1, 256, 1, 32},
+                           Layer{4, 2, 16, 2, 8}, Layer{2, 1, 1, 1, 1}, Layer{3, 2, 2, 6, 3, true}, Layer{5, 1, 31, 2, 33},
+                           Layer{64, 3, 3, 3, 5}, Layer{4, 1, 512, 1, 2}, Layer{4, 2, 100, 2, 12}, Layer{4, 1, 128, 1, 20}})
+      all.push_back(with_weights(l, numbers));
+    return all;
+  }();
+  return layers;
+}
+
+TEST(States, ConvolveAndStoreMatchFloat64) {
+  Numbers numbers(2);
+  for (const Layer& l : delta_layers()) {
+    const Sequence first = sequence_of(l, 9, numbers), second = sequence_of(l, 5, numbers), third = sequence_of(l, 12, numbers);
+    Steps steps(l, 5);
+    const std::vector<Computed> got =
+        steps.run({{&first, 0, {{9, -1, 0}}}, {&second, 0, {{1, -1, 3}, {2, 3, 3}, {1, 3, 1}}}, {&third, 0, {{4, -1, 4}, {8, 4, 2}}}}, 2);
+    const std::vector<Computed> next = steps.run({{&second, 4, {{1, 1, 1}}}});
+    SCOPED_TRACE(l.name());
+    const auto expect_rows = [&](const Sequence& s, const std::vector<float>& u, int32_t begin, int32_t end) {
+      for (int32_t t = begin; t < end; ++t)
+        EXPECT_TRUE(within(u.data() + (t - begin) * l.width(), convolved_at(l, s, t))) << "position " << t;
+    };
+    expect_rows(first, got[0].u, 0, 9);
+    expect_rows(second, got[1].u, 0, 4);
+    expect_rows(third, got[2].u, 0, 12);
+    expect_rows(second, next[0].u, 4, 5);
+    expect_inputs(l, first, 9, steps.state(0));
+    expect_inputs(l, second, 5, steps.state(1));
+    expect_inputs(l, third, 12, steps.state(2));
+    expect_inputs(l, second, 3, steps.state(3));
+    expect_inputs(l, third, 4, steps.state(4));
+  }
+}
+
+TEST(States, DeltaMatchesFloat64) {
+  Numbers numbers(3);
+  for (const Layer& l : delta_layers()) {
+    const int32_t length = 40;
+    const Sequence s = sequence_of(l, length, numbers);
+    Steps steps(l, 1);
+    const Computed got = steps.run({{&s, 0, {{length, -1, 0}}}})[0];
+    const std::vector<double> want = recurrence(l, s, got.u, length);
+    double largest = 0;
+    for (const double x : want) largest = std::max(largest, std::fabs(x));
+    EXPECT_TRUE(near(got.o, want, {0x1p-20 * largest, 0})) << l.name();
+  }
+}
+
+// Softplus, exponential and sigmoid where they overflow if they are written down.
+TEST(States, ScalarsMayBeLarge) {
+  Numbers numbers(4);
+  const Layer& l = delta_layers()[0];
+  Sequence s = sequence_of(l, 8, numbers);
+  const float large[] = {0, 200, -200, 1e30f, -1e30f, 90, -90, 0};
+  for (int32_t t = 0; t < 8; ++t)
+    for (int32_t h = 0; h < l.heads; ++h) {
+      s.alpha[static_cast<size_t>(t * l.heads + h)] = large[t];
+      s.beta[static_cast<size_t>(t * l.heads + h)] = large[7 - t];
+    }
+  Steps steps(l, 1);
+  const Computed got = steps.run({{&s, 0, {{8, -1, 0}}}})[0];
+  EXPECT_TRUE(near(got.o, recurrence(l, s, got.u, 8), {0x1p-20, 0}));
+}
+
+TEST(States, CutsChangeNoBits) {
+  Numbers numbers(5);
+  for (const Layer& l : delta_layers()) {
+    const int32_t length = l.key_dim == 64 ? 19 : l.key_dim == 128 ? 11 : 7;  // more than a tile of delta's
+    const Sequence s = sequence_of(l, length, numbers), other = sequence_of(l, 6, numbers);
+    Steps whole(l, 1);
+    const Computed want = whole.run({{&s, 0, {{length, -1, 0}}}})[0];
+    const std::vector<float> end = whole.state(0);
+    SCOPED_TRACE(l.name());
+    for (int32_t cut = 1; cut < length; ++cut) {
+      Steps steps(l, 4);
+      // Two steps over the slot's own state.
+      const Computed first = steps.run({{&s, 0, {{cut, -1, 0}}}})[0];
+      EXPECT_TRUE(same(joined(first, steps.run({{&s, cut, {{length - cut, 0, 0}}}})[0]), want)) << "cut at " << cut;
+      EXPECT_TRUE(same(steps.state(0), end)) << "cut at " << cut;
+      // One step that saves a state at the cut, among other sequences.
+      const std::vector<Computed> among = steps.run({{&other, 0, {{6, -1, 3}}}, {&s, 0, {{cut, -1, 1}, {length - cut, 1, 2}}}}, 1);
+      EXPECT_TRUE(same(among[1], want)) << "saved at " << cut;
+      EXPECT_TRUE(same(steps.state(2), end)) << "saved at " << cut;
+      // From the saved state on.
+      EXPECT_TRUE(same(joined(first, steps.run({{&s, cut, {{length - cut, 1, 2}}}}, 3)[0]), want)) << "from " << cut;
+      EXPECT_TRUE(same(steps.state(2), end)) << "from " << cut;
+    }
+  }
+}
+
+// Decode, one position a step, gives the bits of a prompt that is longer than what the kernels for few rows have.
+TEST(States, PromptsAndDecodeGiveTheSameBits) {
+  Numbers numbers(6);
+  for (const Layer& l : {delta_layers()[1], delta_layers()[4]}) {
+    const int32_t length = 300;
+    const Sequence s = sequence_of(l, length, numbers);
+    Steps prompt(l, 1), decode(l, 1);
+    const Computed want = prompt.run({{&s, 0, {{length, -1, 0}}}})[0];
+    Computed got = decode.run({{&s, 0, {{length - 8, -1, 0}}}})[0];
+    for (int32_t t = length - 8; t < length; ++t) got = joined(got, decode.run({{&s, t, {{1, 0, 0}}}})[0]);
+    EXPECT_TRUE(same(got, want)) << l.name();
+    EXPECT_TRUE(same(prompt.state(0), decode.state(0))) << l.name();
+  }
+}
+
+TEST(States, RowsOfManySequencesGiveTheBitsOfOne) {
+  Numbers numbers(7);
+  const Layer& l = delta_layers()[4];
+  std::vector<Sequence> all;
+  for (int32_t i = 0; i < 70; ++i) all.push_back(sequence_of(l, 1 + i % 7, numbers));
+  Steps batch(l, 70), alone(l, 1);
+  std::vector<Piece> pieces;
+  for (int32_t i = 0; i < 70; ++i) pieces.push_back({&all[static_cast<size_t>(i)], 0, {{1 + i % 7, -1, i}}});
+  const std::vector<Computed> got = batch.run(pieces, 5);  // 280 rows, which convolve_many computes
+  for (int32_t i = 0; i < 70; ++i) {
+    EXPECT_TRUE(same(got[static_cast<size_t>(i)], alone.run({{&all[static_cast<size_t>(i)], 0, {{1 + i % 7, -1, 0}}}})[0])) << i;
+    EXPECT_TRUE(same(batch.state(i), alone.state(0))) << i;
+  }
+}
+
+TEST(States, NaNStaysInItsSequence) {
+  Numbers numbers(8);
+  for (const Layer& l : {delta_layers()[0], delta_layers()[7]}) {
+    const Sequence good = sequence_of(l, 6, numbers);
+    Sequence bad = sequence_of(l, 6, numbers);
+    Steps steps(l, 4);
+    const Computed want = steps.run({{&good, 0, {{6, -1, 0}}}})[0];
+    const std::vector<float> end = steps.state(0);
+    bad.in[static_cast<size_t>(2 * l.in_width())] = NAN;        // of a query
+    bad.alpha[static_cast<size_t>(3 * l.heads)] = NAN;
+    bad.in[static_cast<size_t>(5 * l.in_width() - 1)] = INFINITY;  // of a value
+    const std::vector<Computed> got = steps.run({{&bad, 0, {{6, -1, 1}}}, {&good, 0, {{2, -1, 3}, {4, 3, 2}}}, {&bad, 0, {{6, -1, 0}}}}, 1);
+    EXPECT_TRUE(same(got[1], want)) << l.name();
+    EXPECT_TRUE(same(steps.state(2), end)) << l.name();
+    EXPECT_TRUE(std::isnan(got[0].o[static_cast<size_t>(2 * l.values())])) << l.name();
+    EXPECT_TRUE(std::isnan(got[0].o[static_cast<size_t>(3 * l.values())])) << l.name();
+  }
+}
+
+TEST(States, PaddingChainsChangeNothing) {
+  const Layer& l = delta_layers()[0];
+  Steps steps(l, 2);
+  const std::vector<float> before = steps.state(0);
+  (void)steps.run({}, 3);
+  EXPECT_TRUE(same(steps.state(0), before));
+}
+
+const std::vector<Layer>& short_layers() {
+  static const std::vector<Layer> layers = [] {
+    Numbers numbers(9);
+    std::vector<Layer> all;
+    const std::vector<std::pair<int32_t, int32_t>> shapes{{3, 256}, {3, 128}, {3, 12}, {4, 40}, {2, 1}, {64, 33}};  // taps, width
+    for (const auto& [conv, width] : shapes) {
+      Layer l{conv, 0, 0, 0, width};
+      l.gates = true;
+      all.push_back(with_weights(l, numbers));
+    }
+    return all;
+  }();
+  return layers;
+}
+
+TEST(States, ShortConvolutionsMatchFloat64) {
+  Numbers numbers(10);
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const Layer& l : short_layers())
+      for (const int32_t length : {6, 290}) {
+        SCOPED_TRACE(std::string(name(act)) + ", " + l.name() + ", length " + std::to_string(length));
+        Sequence s = sequence_of(l, length, numbers);
+        s.in[static_cast<size_t>(l.value_dim)] = 4e7f;  // a gate that makes f16 overflow
+        Steps steps(l, 3, 4, act);
+        const Computed got = steps.run({{&s, 0, {{length - 3, -1, 2}, {1, 2, 0}, {2, 0, 1}}}}, 3)[0];
+        expect_inputs(l, s, length, steps.state(1));
+        expect_inputs(l, s, length - 2, steps.state(0));
+        for (int32_t t = 0; t < length; ++t) {
+          Wanted w = sums_at(l, s, t);
+          for (size_t c = 0; c < w.value.size(); ++c) {
+            const double factor = 0.25 * static_cast<double>(s.in[static_cast<size_t>((3 * t + 1) * l.value_dim) + c]);
+            w.value[c] *= factor;
+            if (act == Act::kF16) w.value[c] = std::min(std::max(w.value[c], -64992.0), 64992.0);
+            w.bound[c] = w.bound[c] * std::fabs(factor) + half_step(act) * 1.01 * std::fabs(w.value[c]) + half_least(act);
+          }
+          const auto first = got.gated.begin() + int64_t{t} * l.width();
+          const std::vector<float> row = from_acts(act, {first, first + l.width()});
+          ASSERT_TRUE(within(row.data(), w)) << "position " << t;
+        }
+      }
+}
+
+TEST(States, CutsOfShortConvolutionsChangeNoBits) {
+  Numbers numbers(11);
+  for (const Layer& l : short_layers()) {
+    const int32_t length = 280;
+    const Sequence s = sequence_of(l, length, numbers);
+    Steps whole(l, 1);
+    const Computed want = whole.run({{&s, 0, {{length, -1, 0}}}})[0];
+    for (const int32_t cut : {1, 2, 3, 100, 278, 279}) {
+      Steps steps(l, 3);
+      const Computed first = steps.run({{&s, 0, {{cut, -1, 0}}}})[0];
+      EXPECT_TRUE(same(joined(first, steps.run({{&s, cut, {{length - cut, 0, 0}}}}, 2)[0]), want)) << l.name() << ", cut at " << cut;
+      EXPECT_TRUE(same(steps.run({{&s, 0, {{cut, -1, 1}, {length - cut, 1, 2}}}})[0], want)) << l.name() << ", saved at " << cut;
+      EXPECT_TRUE(same(steps.state(0), whole.state(0))) << l.name() << ", cut at " << cut;
+      EXPECT_TRUE(same(steps.state(2), whole.state(0))) << l.name() << ", saved at " << cut;
+    }
+  }
+}
+
+// Alignment of rows selects kernels, which give the same bits.
+TEST(States, StridesChangeNoBits) {
+  Numbers numbers(12);
+  for (const Layer& l : {delta_layers()[4], short_layers()[0]}) {
+    const Sequence s = sequence_of(l, 9, numbers);
+    Steps aligned(l, 1, 4), odd(l, 1, 3);
+    EXPECT_TRUE(same(aligned.run({{&s, 0, {{9, -1, 0}}}})[0], odd.run({{&s, 0, {{9, -1, 0}}}})[0])) << l.name();
+    EXPECT_TRUE(same(aligned.state(0), odd.state(0))) << l.name();
+  }
+}
+
+TEST(States, ImpossibleShapesAreRefused) {
+  DeltaArgs delta{};
+  delta.inputs.conv = 4;
+  delta.inputs.width = 2 * 513 + 1;
+  delta.heads = delta.key_heads = delta.value_dim = 1;
+  delta.key_dim = 513;
+  EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue);
+  delta.key_dim = 512;
+  EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue) << "width";
+  delta.inputs.width = 2 * 512 + 1;
+  EXPECT_EQ(launch_delta(delta, Stream{}), cudaSuccess) << "no chains";
+  delta.inputs.conv = 65;
+  EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue);
+  ConvolveArgs convolve{};
+  convolve.conv = 1;
+  convolve.width = 3;
+  convolve.key_heads = convolve.key_dim = 1;
+  EXPECT_EQ(launch_convolve(convolve, Stream{}), cudaErrorInvalidValue);
+  convolve.conv = 2;
+  EXPECT_EQ(launch_convolve(convolve, Stream{}), cudaSuccess) << "no rows";
+}
+
+struct GateCase {
+  int32_t rows, heads, dim, pad;
+};
+
+TEST(States, GateNormMatchesFloat64) {
+  Numbers numbers(13);
+  const std::vector<GateCase> cases{{3, 4, 128, 4}, {2, 1, 1, 1},   {2, 3, 33, 1},  {1, 2, 64, 0},
+                                    {5, 3, 512, 8}, {2, 2, 1000, 0}, {2, 2, 1001, 3}};
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const GateCase& c : cases) {
+      const int32_t width = c.heads * c.dim, stride = width + c.pad;
+      const size_t all = static_cast<size_t>(c.rows * stride);
+      const std::vector<float> o = numbers.normals(all, 3), norm = numbers.normals(static_cast<size_t>(c.dim));
+      std::vector<float> gates = numbers.normals(all, 2);
+      gates[0] = 3e8f;  // saturated in f16
+      if (c.dim > 1) gates[1] = -3e8f;
+      const Guarded<float> d_o(o), d_gates(gates), d_norm(norm);
+      Guarded<uint16_t> out(all);
+      MUST(launch_gate_norm({d_o, d_gates, stride, stride, d_norm, kEps, c.rows, c.heads, c.dim, out.data(), stride, act, 0.5f}, Stream{}));
+      const std::vector<uint16_t> bits = out.read();
+      const std::vector<float> got = from_acts(act, bits);
+      for (int32_t r = 0; r < c.rows; ++r) {
+        for (int32_t h = 0; h < c.heads; ++h) {
+          const size_t first = static_cast<size_t>(r * stride + h * c.dim);
+          double square = 0;
+          for (int32_t d = 0; d < c.dim; ++d) square += std::pow(static_cast<double>(o[first + static_cast<size_t>(d)]), 2);
+          const double factor = 1 / std::sqrt(square / c.dim + static_cast<double>(kEps));
+          std::vector<double> want;
+          for (int32_t d = 0; d < c.dim; ++d) {
+            const size_t at = first + static_cast<size_t>(d);
+            const double y = 0.5 * o[at] * factor * norm[static_cast<size_t>(d)] * silu(static_cast<double>(gates[at]));
+            want.push_back(act == Act::kF16 ? std::min(std::max(y, -64992.0), 64992.0) : y);
+          }
+          EXPECT_TRUE(near({got.begin() + static_cast<int64_t>(first), got.begin() + static_cast<int64_t>(first) + c.dim}, want,
+                           {half_least(act), half_step(act) + 0x1p-19}))
+              << name(act) << " dim " << c.dim << " row " << r << " head " << h;
+        }
+        for (int32_t d = width; d < stride; ++d) EXPECT_EQ(bits[static_cast<size_t>(r * stride + d)], 0xffff) << "padding written";
+      }
+    }
+}
+
+TEST(States, GateOutputMatchesFloat64) {
+  Numbers numbers(14);
+  const std::vector<GateCase> cases{{3, 4, 128, 4}, {2, 1, 1, 1}, {2, 3, 33, 1}, {1, 16, 256, 0}, {2, 3, 4, 3}};
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const GateCase& c : cases) {
+      const int32_t width = c.heads * c.dim, stride = width + c.pad, q_stride = 2 * width + c.pad;
+      const std::vector<uint16_t> before = to_acts(act, numbers.normals(static_cast<size_t>(c.rows * stride), 4));
+      std::vector<float> q = numbers.normals(static_cast<size_t>(c.rows * q_stride), 3);
+      q[static_cast<size_t>(c.dim)] = 1e30f;
+      q[static_cast<size_t>((c.rows - 1) * q_stride + 2 * width - 1)] = -1e30f;
+      Guarded<uint16_t> out(before);
+      const Guarded<float> d_q(q);
+      MUST(launch_gate_output({out.data(), stride, act, d_q, q_stride, c.rows, c.heads, c.dim}, Stream{}));
+      const std::vector<uint16_t> after = out.read();
+      for (int32_t r = 0; r < c.rows; ++r) {
+        std::vector<float> got;
+        std::vector<double> want;
+        for (int32_t i = 0; i < width; ++i) {
+          const size_t at = static_cast<size_t>(r * stride + i);
+          got.push_back(from_act(act, after[at]));
+          const int32_t gate = r * q_stride + (2 * (i / c.dim) + 1) * c.dim + i % c.dim;
+          want.push_back(from_act(act, before[at]) * sigmoid(static_cast<double>(q[static_cast<size_t>(gate)])));
+        }
+        EXPECT_TRUE(near(got, want, {half_least(act), half_step(act) + 0x1p-19})) << name(act) << " dim " << c.dim << " row " << r;
+        for (size_t i = static_cast<size_t>(r * stride + width); i < static_cast<size_t>((r + 1) * stride); ++i)
+          EXPECT_EQ(after[i], before[i]) << "padding written";
+      }
+    }
+}
+
+// A layer's kernels as dependent launches, over states that each launch reads and writes.
+TEST(States, DependentLaunchesRepeatTheirBits) {
+  Numbers numbers(15);
+  const Layer l = with_weights({4, 1, 128, 2, 32}, numbers);
+  const int32_t chains = 3, width = l.width(), values = l.values(), rows = chains;
+  int major = 0;
+  MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  cudaStream_t stream = nullptr;
+  MUST(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0));
+  const Stream on{stream, major >= 9};
+  const std::vector<StateChain> all{{0, 1}, {1, 1}, {2, 1}};
+  const std::vector<StateSegment> segments{{0, 1, 0, 0}, {1, 1, 1, 1}, {2, 1, 2, 2}};
+  const std::vector<int32_t> index{0, 1, 2};
+  const auto many = [&](int64_t count) { return numbers.normals(static_cast<size_t>(count)); };
+  const std::vector<float> begin = many(chains * l.stride());
+  const Guarded<StateChain> d_chains(all);
+  const Guarded<StateSegment> d_segments(segments);
+  const Guarded<int32_t> d_index(index);
+  const Guarded<float> in(many(rows * width)), scalars(many(rows * l.heads)), gates(many(rows * values)), norm(many(l.value_dim));
+  const Guarded<float> taps(l.taps), a(l.a), dt(l.dt);
+  const StateRows step{d_chains, d_segments, d_index, d_index, rows, chains};
+  std::vector<uint16_t> first_out;
+  std::vector<float> first_states;
+  for (int32_t turn = 0; turn < 8; ++turn) {
+    Guarded<float> states(begin), u(static_cast<size_t>(rows * width)), o(static_cast<size_t>(rows * values));
+    Guarded<uint16_t> out(static_cast<size_t>(rows * values));
+    const StateMemory memory{states, l.stride()};
+    synchronize();
+    for (int32_t i = 0; i < 25; ++i) {
+      MUST(launch_convolve({step, memory, in, width, taps, l.conv, width, false, l.key_heads, l.key_dim, l.scale(), u, nullptr, 0,
+                            Act::kF16, 1}, on));
+      MUST(launch_delta({{step, memory, in, width, l.conv, width, false}, u, width, scalars, scalars, l.heads, a, dt, l.heads,
+                         l.key_heads, l.key_dim, l.value_dim, false, o, values}, on));
+      MUST(launch_gate_norm({o, gates, values, values, norm, kEps, rows, l.heads, l.value_dim, out.data(), values, Act::kF16, 1}, on));
+    }
+    MUST(cudaStreamSynchronize(stream));
+    if (turn == 0) first_out = out.read(), first_states = states.read();
+    EXPECT_TRUE(same(out.read(), first_out)) << turn;
+    EXPECT_TRUE(same(states.read(), first_states)) << turn;
+  }
+  MUST(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+}  // namespace mr::cuda::testing
