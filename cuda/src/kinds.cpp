@@ -24,6 +24,14 @@ void check_attention(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes
          layer, m.key_dim, attention_shared_bytes(m.key_dim), shared_bytes);
 }
 
+// A delta net that no kernel runs. Values are of any width, and convolutions of any length that a description may have.
+void check_delta(const mr_mixer_desc& m, int32_t layer) {
+  constexpr int32_t kMostKeys = 512;  // of a lane's 16 numbers and a warp (kernels/states/delta.cu)
+  if (m.key_dim > kMostKeys)
+    fail(MR_UNIMPLEMENTED, "model layer %d: key_dim is %d: this engine runs gated delta nets of 1 to %d keys a head", layer, m.key_dim,
+         kMostKeys);
+}
+
 // Devices share what is computed head by head or column by column. What needs a whole row of a branch stays on one device.
 void check_shared(const Description& d, int32_t layer) {
   const auto refuse_shared = [&](const char* block) {
@@ -72,6 +80,7 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
     if (attends(desc.mixer(i))) check_attention(desc.mixer(i), i, shared_bytes);
+    if (desc.mixer(i).kind == MR_MIX_DELTA) check_delta(desc.mixer(i), i);
     if (ranks > 1) check_shared(desc, i);
   }
   const Kinds kinds(desc);

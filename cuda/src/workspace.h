@@ -22,6 +22,7 @@ constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GE
 constexpr int32_t kExpertPairs = 16384;  // pairs of a row and an expert computed at once, unless one row has more
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
+constexpr int32_t kMostStateRows = 65535;  // of a step of layers that carry a state: their kernels' grids are no higher
 constexpr int64_t kStateUnit = 4;        // numbers: 16 bytes, which kernels load and copies move at once
 
 // Where the cache of a layer begins in the pool, in bytes: of a layer that reads another layer's cache, where that begins.
@@ -72,7 +73,7 @@ struct Sizes {
 
  private:
   void lay_out_cache(const Description& part, const mr_runner_config& config);
-  void lay_out_state(const Description& part);
+  void lay_out_state(const Description& part, const mr_runner_config& config);
 };
 
 // Rows of activations. Behind a row's width there are zeros up to a whole unit of weights, so layers of different widths
