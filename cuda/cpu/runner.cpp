@@ -193,7 +193,7 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
   out->bytes_per_block = out->host_bytes_per_block = block;
   out->bytes_per_state = out->host_bytes_per_state = state_bytes(model);
-  if (__builtin_add_overflow(pool_bytes(config, block), states_bytes(config, model.desc()), &out->kv_bytes))
+  if (__builtin_add_overflow(pool_bytes(config, block), states_bytes(config, state_bytes(model)), &out->kv_bytes))
     fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks and states are beyond any memory");
   out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes +
                          kInFlight * hidden_floats(model, config) * sizeof(float);

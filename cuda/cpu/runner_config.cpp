@@ -38,12 +38,11 @@ void check_config(const mr_runner_config& c, const Description& model) {
          c.host_states);
 }
 
-uint64_t states_bytes(const mr_runner_config& c, const Description& model) {
+uint64_t states_bytes(const mr_runner_config& c, uint64_t state_bytes) {
   uint64_t bytes = 0;
-  const uint64_t state = static_cast<uint64_t>(state_floats(model)) * sizeof(float);
-  if (__builtin_mul_overflow(static_cast<uint64_t>(state_count(c)), state, &bytes))
+  if (__builtin_mul_overflow(static_cast<uint64_t>(state_count(c)), state_bytes, &bytes))
     fail(MR_RESOURCE_EXHAUSTED, "runner configuration: %lld states of %llu bytes are beyond any memory",
-         static_cast<long long>(state_count(c)), static_cast<unsigned long long>(state));
+         static_cast<long long>(state_count(c)), static_cast<unsigned long long>(state_bytes));
   return bytes;
 }
 

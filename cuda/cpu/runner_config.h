@@ -14,8 +14,8 @@ inline int64_t state_count(const mr_runner_config& config) { return int64_t{conf
 inline int32_t state_index(const mr_runner_config& config, int32_t slot, int32_t id) {
   return id == 0 ? slot : config.max_sequences + id - 1;
 }
-// Bytes of all of them.
-uint64_t states_bytes(const mr_runner_config& config, const Description& model);
+// Bytes of all of them, of which one takes state_bytes. Throws RESOURCE_EXHAUSTED for what 64 bits do not count.
+uint64_t states_bytes(const mr_runner_config& config, uint64_t state_bytes);
 
 // Bytes of the whole pool, a block of which takes block_bytes. Throws RESOURCE_EXHAUSTED for what 64 bits do not count.
 uint64_t pool_bytes(const mr_runner_config& config, uint64_t block_bytes);

@@ -19,7 +19,8 @@ float softplus(float x) { return static_cast<float>(std::max<double>(x, 0) + log
 }  // namespace
 
 StepForward::States::States(Ledger& ledger, const Description& model, const mr_runner_config& config)
-    : floats(state_floats(model)), memory(ledger.allocate(states_bytes(config, model), MR_PURPOSE_KV, false)) {
+    : floats(state_floats(model)),
+      memory(ledger.allocate(states_bytes(config, static_cast<uint64_t>(floats) * sizeof(float)), MR_PURPOSE_KV, false)) {
   int64_t begin = 0;
   for (const mr_layer_desc& layer : model.layers) {
     at.push_back(begin);

@@ -66,7 +66,8 @@ template <class X, bool by_two, int count>
 __device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim;
   if (a.value_is_key && part_of(a, head) == Part::value) head -= a.layout.kv_heads;
-  const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head) * dim;
+  const int32_t gates = a.query_gates ? min(head, a.heads) : 0;  // before the head
+  const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head + gates) * dim;
   if constexpr (by_two) {
 #pragma unroll
     for (int k = 0; k < count; k += 2) {

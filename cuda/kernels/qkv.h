@@ -33,6 +33,7 @@ struct FinishQkvArgs {
   bool queries_only = false;  // the layer reads another layer's cache: there is no K and no V
   bool value_is_key = false;  // V is K with its bias, before norm and rotation; qkv has no V
   bool v_norm = false;        // each head of V is divided by its root mean square
+  bool query_gates = false;   // a gate of head_dim columns, which is not read, follows each head of Q; q_bias has none
   // Q of position p is multiplied by 1 + temperature_scale * ln(1 + floor(p / temperature_length)); 0: it is not
   float temperature_scale = 0;
   int32_t temperature_length = 0;

@@ -9,8 +9,11 @@
 //
 //   a norm              the least power that no norm of the model can exceed: its weights and the square root of its width
 //                       bound it. It is 1 for real models
-//   attention           1: means of values, which are within f16's range if the cache is f16, and are saturated if it is not
+//   attention           1: means of values, which are within f16's range if the cache is f16, and are saturated if it is not.
+//                       An output gate makes them smaller
 //   SwiGLU              64: in real models it passes 65 504; beyond four million a row fails
+//   a state's layer     64: a gate multiplies the norms of a delta net, and two parts of its input a convolution's, without a
+//                       bound. Beyond four million they are saturated
 //   the residual stream 64: of layers without a norm. Beyond four million it is saturated, as queries, keys and values are
 #pragma once
 
@@ -40,6 +43,7 @@ class Activations {
   InputType normed(Act act) const { return {act, act == Act::kF16 ? norm_scale_ : 1}; }
   InputType attended(Act act) const { return {act, 1}; }
   InputType gated(Act act) const { return {act, act == Act::kF16 ? kBeyondF16 : 1}; }     // by SwiGLU
+  InputType carried(Act act) const { return {act, act == Act::kF16 ? kBeyondF16 : 1}; }   // by a layer with a state
   InputType residual(Act act) const { return {act, act == Act::kF16 ? kBeyondF16 : 1}; }  // as it is
 
  private:

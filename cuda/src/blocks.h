@@ -1,4 +1,4 @@
-// blocks: where the blocks of a runner's cache lie: in the device's pool, and in host memory.
+// blocks: where the blocks of a runner's cache, and its states, lie: on the device, and in host memory.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Sizes;
 // it is under way any more. Used by the submitting thread.
 class Blocks {
  public:
-  // pool: as Sizes lays it out. The ledger outlives this.
-  Blocks(Ledger& ledger, uint8_t* pool, const mr_runner_config& config, const Sizes& sizes);
+  // pool and states: as Sizes lays them out. The ledger outlives this.
+  Blocks(Ledger& ledger, uint8_t* pool, uint8_t* states, const mr_runner_config& config, const Sizes& sizes);
 
   // Takes the host memory that a step's OUTs write for the first time. Throws RESOURCE_EXHAUSTED, having changed nothing, when
   // the driver refuses it.
@@ -27,12 +27,13 @@ class Blocks {
 
   // Operations that copies are made of: every MR_PRE_BLOCK_*, except a block's copy to itself.
   static bool copies(const StepPlan::PreOp& op);
+  static bool copies_state(const StepPlan::PreOp& op);  // MR_PRE_STATE_*
   BlockCopy copy_of(const StepPlan::PreOp& op) const;  // of an operation that was passed to hold
 
  private:
   Ledger& ledger_;
-  uint8_t* const pool_;
-  mr::HostBlocks<Pinned> host_;
+  uint8_t *const pool_, *const states_;
+  mr::HostBlocks<Pinned> host_, host_states_;
 };
 
 }  // namespace mr::cuda

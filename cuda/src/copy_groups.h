@@ -1,4 +1,4 @@
-// copy_groups: which block operations of a step may run at once.
+// copy_groups: which copies of blocks, or of states, a step may run at once.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace mr::cuda {
 
-// Cuts block operations, added in their order, into groups. Within a group none reads or writes what another one writes, so
+// Cuts copies of blocks, or of states, added in their order, into groups. Within a group none reads or writes what another one writes, so
 // that its order does not matter; the groups run one after another. A step seldom has more than one.
 class CopyGroups {
  public:
   void clear();
-  void add(const StepPlan::PreOp& op);  // a MR_PRE_BLOCK_*
+  void add(const StepPlan::PreOp& op);  // a MR_PRE_BLOCK_*, or of another object MR_PRE_STATE_*
   const std::vector<int32_t>& ends() const { return ends_; }  // by group: operations in it and in those before it; ascending
 
  private:
   std::vector<int32_t> ends_;
-  std::unordered_set<int64_t> read_, written_;  // by the last group: blocks of the device, and of host memory as ~block
+  std::unordered_set<int64_t> read_, written_;  // by the last group: places of the device, and of host memory as ~place
 };
 
 }  // namespace mr::cuda

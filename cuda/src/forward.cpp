@@ -30,7 +30,7 @@ Forward::Divided Forward::divided(int64_t stride, int64_t element, Base base, Ra
 }
 
 Forward::Forward(const std::shared_ptr<const Model>& model, const mr_runner_config& config, const Sizes& sizes)
-    : layers_(model->desc().layer_count()), logit_rows_(sizes.logit_rows) {
+    : layers_(model->desc().layer_count()), logit_rows_(sizes.logit_rows), states_(sizes.state_floats != 0) {
   for (int32_t r = 0; r < model->ranks(); ++r) ranks_.push_back(std::make_unique<Rank>(model, r, config, sizes));
   if (ranks() == 1) return;
   gathers_ = kLayerGathers * layers_ + 2 * ((sizes.rows_wanted + logit_rows_ - 1) / logit_rows_);
@@ -84,7 +84,7 @@ void Forward::queue(const StepShape& shape, const Lanes& on) {
   heads(shape, on);
 }
 
-// Padding: slots and gathered rows of -1, and jobs of no kind.
+// Padding: slots, chains and gathered rows of -1, chains without segments, and jobs of no kind.
 void Forward::run_padding(const StepShape& shape, const Lanes& on) {
   in_turn(on, [&] { queue_padding(shape, on); });
   (void)settle(on);
@@ -96,6 +96,8 @@ void Forward::queue_padding(const StepShape& shape, const Lanes& on) {
     uint8_t* const input = rank.space().input;
     CUDA_CHECK(cudaMemsetAsync(input, 0, shape.bytes, stream.stream));
     CUDA_CHECK(cudaMemsetAsync(input + shape.slot, 0xff, static_cast<size_t>(shape.rows) * sizeof(int32_t), stream.stream));
+    if (shape.chains > 0)
+      CUDA_CHECK(cudaMemsetAsync(input + shape.chain_of, 0xff, static_cast<size_t>(shape.rows) * sizeof(int32_t), stream.stream));
     CUDA_CHECK(cudaMemsetAsync(input + shape.gather, 0xff, static_cast<size_t>(shape.jobs) * sizeof(int32_t), stream.stream));
   });
   queue(shape, on);
@@ -149,7 +151,7 @@ void Forward::body(const StepShape& shape, const Lanes& on) {
   each(on, [&](Rank& rank, const Stream& stream) { rank.begin(shape, stream); });
   for (int32_t layer = 0; layer < layers_; ++layer) {
     const int32_t first = kLayerGathers * layer;
-    each(on, [&](Rank& rank, const Stream& stream) { rank.attend(shape, layer, stream); });
+    each(on, [&](Rank& rank, const Stream& stream) { rank.mix_tokens(shape, layer, stream); });
     gather(attention_, shape.rows, first, 0, on);
     each(on, [&](Rank& rank, const Stream& stream) { rank.project(shape, layer, stream); });
     gather(x_, shape.rows, first + 1, 1, on);

@@ -57,6 +57,10 @@ class Forward {
   void queue_before_masks(const StepShape& shape, const Lanes& on);
   void queue_behind_masks(const StepShape& shape, const Lanes& on);
 
+  // The shape of a step of padding rows. A step of decode rows alone that is padded to as many rows and jobs has the same.
+  StepShape padding_shape(int32_t rows, int32_t decode_rows, int32_t jobs) const {
+    return StepShape(rows, decode_rows, jobs, states_ ? rows : 0);
+  }
   // A step of padding rows, which writes nothing that lasts, run to its end: it loads the kernels that such steps use. Called while no
   // step is under way.
   void run_padding(const StepShape& shape, const Lanes& on);
@@ -89,6 +93,7 @@ class Forward {
   void gather(const Divided& what, int32_t rows, int32_t index, int32_t place, const Lanes& on);
 
   const int32_t layers_, logit_rows_;
+  const bool states_;  // layers carry them
   int32_t gathers_ = 0;  // of one step, at most
   std::vector<std::unique_ptr<Rank>> ranks_;
   Divided attention_{}, x_{}, ffn_{}, logits_{};

@@ -72,7 +72,7 @@ void Graphs::capture(Forward& forward, int32_t most_rows, int32_t most_jobs, con
     if (rows <= most_rows) buckets_.push_back({rows, std::min(rows, most_jobs), {}});
   if (buckets_.empty()) return;
   Bucket& first = buckets_.front();
-  const StepShape shape(first.rows, first.rows, first.jobs);
+  const StepShape shape = forward.padding_shape(first.rows, first.rows, first.jobs);
   forward.run_padding(shape, on);
   capture_into(first, forward, on, cudaStreamCaptureModeThreadLocal, [&] { forward.queue(shape, on); });
   made_.store(1, std::memory_order_release);
@@ -94,7 +94,7 @@ void Graphs::capture_others(Forward& forward, const Lanes& on) {
   try {
     for (size_t i = 1; i < buckets_.size() && !ending_.load(); ++i) {
       Bucket& bucket = buckets_[i];
-      const StepShape shape(bucket.rows, bucket.rows, bucket.jobs);
+      const StepShape shape = forward.padding_shape(bucket.rows, bucket.rows, bucket.jobs);
       capture_into(bucket, forward, on, cudaStreamCaptureModeRelaxed, [&] { forward.queue(shape, on); });
       made_.store(i + 1, std::memory_order_release);
     }

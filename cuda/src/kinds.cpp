@@ -12,7 +12,7 @@ namespace {
   fail(MR_UNIMPLEMENTED, "model layer %d has %s, which this engine has no kernels for", layer, block);
 }
 
-void check_mixer(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes) {
+void check_attention(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes) {
   if ((m.flags & MR_MIX_BIDIRECTIONAL) != 0) refuse(layer, "attention that sees later positions");
   if (m.key_dim != m.value_dim) refuse(layer, "heads whose keys and values differ in width");
   if (pad_head_dim(m.key_dim) == 0)
@@ -24,12 +24,23 @@ void check_mixer(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes) {
          layer, m.key_dim, attention_shared_bytes(m.key_dim), shared_bytes);
 }
 
+// A delta net that no kernel runs. Values are of any width, and convolutions of any length that a description may have.
+void check_delta(const mr_mixer_desc& m, int32_t layer) {
+  constexpr int32_t kMostKeys = 512;  // of a lane's 16 numbers and a warp (kernels/states/delta.cu)
+  if (m.key_dim > kMostKeys)
+    fail(MR_UNIMPLEMENTED, "model layer %d: key_dim is %d: this engine runs gated delta nets of 1 to %d keys a head", layer, m.key_dim,
+         kMostKeys);
+}
+
 // Devices share what is computed head by head or column by column. What needs a whole row of a branch stays on one device.
 void check_shared(const Description& d, int32_t layer) {
   const auto refuse_shared = [&](const char* block) {
     fail(MR_UNIMPLEMENTED, "model layer %d has %s, which several GPUs do not divide: use one", layer, block);
   };
   const mr_mixer_desc &m = d.mixer(layer), &first = d.mixer(0);
+  if (m.kind == MR_MIX_DELTA) refuse_shared("a gated delta rule");
+  if (m.kind == MR_MIX_CONV) refuse_shared("a short convolution");
+  if (gated_output(m)) refuse_shared("attention with an output gate");
   if (ends_mixer(d, layer) || ends_mlp(d, layer) || d.layers[static_cast<size_t>(layer)].output_scale != 0)
     refuse_shared("a norm or a scale after a branch");
   if ((m.flags & MR_MIX_QK_ROW_NORM) != 0) refuse_shared("norms over whole rows of Q and K");
@@ -43,6 +54,10 @@ void check_shared(const Description& d, int32_t layer) {
 Kinds::Kinds(const Description& desc) {
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
     const mr_mixer_desc& m = desc.mixer(i);
+    if (!attends(m)) {
+      of_layer.push_back(-1);
+      continue;
+    }
     size_t kind = 0;
     while (kind < kinds.size() && (kinds[kind].heads != m.heads || kinds[kind].kv_heads != m.kv_heads || kinds[kind].head_dim != m.key_dim ||
                                    kinds[kind].window != m.window))
@@ -64,10 +79,8 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
-    if (desc.mixer(i).kind == MR_MIX_DELTA) refuse(i, "a gated delta rule");
-    if (desc.mixer(i).kind == MR_MIX_CONV) refuse(i, "a short convolution");
-    if (gated_output(desc.mixer(i))) refuse(i, "attention with an output gate");
-    check_mixer(desc.mixer(i), i, shared_bytes);
+    if (attends(desc.mixer(i))) check_attention(desc.mixer(i), i, shared_bytes);
+    if (desc.mixer(i).kind == MR_MIX_DELTA) check_delta(desc.mixer(i), i);
     if (ranks > 1) check_shared(desc, i);
   }
   const Kinds kinds(desc);

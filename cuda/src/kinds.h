@@ -8,7 +8,7 @@
 
 namespace mr::cuda {
 
-// Attention of layers that divide its work alike. Layers of one kind share the plans of a step.
+// Attention of layers that divide its work alike. Layers of one kind share the plans of a step. Layers that carry a state have none.
 struct AttentionKind {
   int32_t heads, kv_heads, head_dim;
   int32_t window;  // 0 = none
@@ -17,7 +17,7 @@ struct AttentionKind {
 // The kinds of a model in the order of their first layers, and each layer's.
 struct Kinds {
   std::vector<AttentionKind> kinds;
-  std::vector<int32_t> of_layer;  // index into kinds
+  std::vector<int32_t> of_layer;  // index into kinds, -1 of a layer that carries a state
 
   explicit Kinds(const Description& desc);
   int32_t count() const { return static_cast<int32_t>(kinds.size()); }

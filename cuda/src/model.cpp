@@ -43,7 +43,7 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
-  if (is_stack(tensor.role) && device.ranks() > 1)
+  if (is_stack(tensor.role) && tensor.role != MR_ROLE_MIX_CONV && device.ranks() > 1)
     fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which several GPUs do not divide: use one",
          tensor_name(tensor.role, tensor.layer).c_str());
   check_weight_type(tensor);

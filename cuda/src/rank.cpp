@@ -19,6 +19,7 @@ Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_con
     : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
       activations_(shard_, config),
       kv_(device().ledger.allocate(pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
+      states_(device().ledger.allocate(states_bytes(config, sizes.state_bytes()), MR_PURPOSE_KV)),
       memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()) {
   device().enter();
@@ -29,6 +30,7 @@ Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_con
     rope_frequencies(rope.dims, rope.base, rope.scale, rope.divisors.empty() ? nullptr : rope.divisors.data(), frequencies.data());
     device().transfers.upload(space_.frequencies[i], frequencies.data(), frequencies.size() * sizeof(double));
   }
+  lay_out_taps();
 }
 
 void Rank::set_slots(const StepShape& shape, cudaStream_t stream) {
@@ -198,7 +200,8 @@ void Rank::end_branch(const StepShape& shape, bool branch, const float* norm, co
 
 Rank::BranchNorm Rank::mixer_norm(int32_t index) const {
   const Layer& l = shard_.layer(index);
-  return {l.attn_norm, normed_type(activations_.act_of({&l.q, &l.k, &l.v}), l.attn_norm), index > 0 && ends_layer(index - 1)};
+  const Act act = activations_.act_of({&l.q, &l.k, &l.v, &l.mix_in, &l.mix_gate, &l.delta_beta, &l.delta_alpha});
+  return {l.attn_norm, normed_type(act, l.attn_norm), index > 0 && ends_layer(index - 1)};
 }
 
 Rank::BranchNorm Rank::mlp_norm(int32_t index) const {
@@ -232,11 +235,25 @@ void Rank::normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source
   CUDA_CHECK(launch_gemm(args, on));
 }
 
+void Rank::mix_tokens(const StepShape& shape, int32_t index, const Stream& on) {
+  switch (desc_.mixer(index).kind) {
+    case MR_MIX_DELTA: return gated_delta(shape, index, on);
+    case MR_MIX_CONV: return short_convolution(shape, index, on);
+    default: return attend(shape, index, on);
+  }
+}
+
+InputType Rank::mixed_type(int32_t index) const {
+  const Layer& l = shard_.layer(index);
+  const Act act = activations_.act_of({&l.o, &l.mix_out});
+  return attends(desc_.mixer(index)) ? activations_.attended(act) : activations_.carried(act);
+}
+
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const bool ends = ends_mixer(desc_, index);
-  const InputType type = activations_.attended(activations_.act_of({&l.o}));
-  branch_gemm(shape, l.o, l.o_bias, space_.attention[static_cast<size_t>(index)], type, ends, on);
+  const PackedWeight& out = attends(desc_.mixer(index)) ? l.o : l.mix_out;
+  branch_gemm(shape, out, l.o_bias, space_.attention[static_cast<size_t>(index)], mixed_type(index), ends, on);
   if (!ends) return;
   const BranchNorm next = mlp_norm(index);
   end_branch(shape, true, l.attn_end_norm, nullptr, &next, on);

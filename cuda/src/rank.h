@@ -9,6 +9,7 @@
 
 #include "kernels/launch.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/states/states.h"
 #include "millrace/engine.h"
 #include "src/activations.h"
 #include "src/model.h"
@@ -32,12 +33,13 @@ class Rank {
   const Shard& shard() const { return shard_; }
   Device& device() const { return shard_.device(); }
   uint8_t* cache() const { return kv_.data(); }
+  uint8_t* states() const { return states_.data(); }  // null if no layer carries one
 
   // Pre-operation, before everything that follows on the stream.
   void set_slots(const StepShape& shape, cudaStream_t stream);
 
   void begin(const StepShape& shape, const Stream& on);
-  void attend(const StepShape& shape, int32_t layer, const Stream& on);        // into space().attention: queries() of every row
+  void mix_tokens(const StepShape& shape, int32_t layer, const Stream& on);    // into space().attention: queries() of every row
   void project(const StepShape& shape, int32_t layer, const Stream& on);       // adds to space().x: hidden()
   // Into space().ffn: ffn(). The experts of a mixture are computed to the end: added to space().x, or into space().branch.
   void feed_forward(const StepShape& shape, int32_t layer, const Stream& on);
@@ -77,7 +79,17 @@ class Rank {
   static Spans spans(const StepShape& shape);
   void begin_rows(const StepShape& shape, const Stream& on);
   void layer_inputs(const StepShape& shape, const Stream& on);
+  void attend(const StepShape& shape, int32_t layer, const Stream& on);
+  void gated_delta(const StepShape& shape, int32_t layer, const Stream& on);
+  void short_convolution(const StepShape& shape, int32_t layer, const Stream& on);
+  InputType mixed_type(int32_t layer) const;  // of what O or MIX_OUT multiplies
+  StateRows state_rows(const StepShape& shape) const;
+  StateMemory state_memory(int32_t layer) const;
+  ConvolveArgs convolve_args(const StepShape& shape, int32_t layer) const;
+  StoreInputsArgs store_inputs_args(const StepShape& shape, int32_t layer) const;
+  void lay_out_taps();
   void finish_qkv(const StepShape& shape, int32_t layer, const Stream& on);
+  void gate_output(const StepShape& shape, int32_t layer, const Stream& on);
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
   void feed_forward(const Span& span, int32_t layer, const Stream& on);
   // out = activation(gate) * up of the residual stream, normed as `source` says.
@@ -123,6 +135,7 @@ class Rank {
   const Sizes sizes_;
   const Activations activations_;
   const Memory kv_;
+  const Memory states_;
   const Memory memory_;
   const Workspace space_;
 };

@@ -35,7 +35,8 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
     const Layer& l = shard_.layer(index);
     const mr_mixer_desc& m = desc_.mixer(index);
     float* const keys = space_.qkv + query_width(m);
-    const GemmTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
+    // The gates between the queries have biases too, which finish_qkv does not read.
+    const GemmTarget qkv[3] = {{l.q, gated_output(m) ? l.q_bias : nullptr, space_.qkv, sizes_.qkv_stride},
                                {l.k, nullptr, keys, sizes_.qkv_stride},
                                {l.v, nullptr, keys + key_width(m), sizes_.qkv_stride}};
     const int32_t count = m.kv_layer != 0 ? 1 : (m.flags & MR_MIX_VALUE_IS_KEY) != 0 ? 2 : 3;
@@ -43,6 +44,7 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
     finish_qkv(shape, index, on);
   }
   attention(shape, index, on);
+  if (gated_output(desc_.mixer(index))) gate_output(shape, index, on);
 }
 
 void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
@@ -73,7 +75,7 @@ void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
   finish.qkv_is_f32 = true;
   finish.qkv_stride = sizes_.qkv_stride;
   if (!by_row) {
-    finish.q_bias = l.q_bias;
+    finish.q_bias = gated_output(m) ? nullptr : l.q_bias;
     finish.k_bias = l.k_bias;
     finish.q_norm = l.q_norm;
     finish.k_norm = l.k_norm;
@@ -88,6 +90,7 @@ void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
     finish.rope_style = rope.style;
   }
   finish.heads = m.heads;
+  finish.query_gates = gated_output(m);
   finish.q_out = space_.q;
   finish.q_stride = sizes_.q_stride;
   finish.layout = sizes_.layout(index);
@@ -114,7 +117,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   if (shard_.layer(index).sinks != nullptr) args.sinks = shard_.layer(index).sinks + shard_.queries().first / m.key_dim;
   args.q_stride = sizes_.q_stride;
   args.out_stride = out.stride;
-  args.out_act = activations_.attended(activations_.act_of({&shard_.layer(index).o})).act;
+  args.out_act = mixed_type(index).act;
   args.keys = kv_.data() + cache.keys;
   args.values = kv_.data() + cache.values;
   void* const part = static_cast<uint8_t*>(out.base) + shard_.queries().first * static_cast<int64_t>(kActBytes);
@@ -150,6 +153,22 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
     prefill.items += prefill.item_count;
     prefill.merges += prefill.merge_count;
   }
+}
+
+// Multiplies what attention returned by the gates that lie between the queries in the product of Q.
+void Rank::gate_output(const StepShape& shape, int32_t index, const Stream& on) {
+  const mr_mixer_desc& m = desc_.mixer(index);
+  const ActRows& out = space_.attention[static_cast<size_t>(index)];
+  GateOutputArgs args{};
+  args.out = out.base;
+  args.out_stride = out.stride;
+  args.act = mixed_type(index).act;
+  args.q = space_.qkv;
+  args.q_stride = sizes_.qkv_stride;
+  args.rows = shape.rows;
+  args.heads = m.heads;
+  args.dim = m.value_dim;
+  CUDA_CHECK(launch_gate_output(args, on));
 }
 
 }  // namespace mr::cuda

@@ -182,7 +182,9 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
-  out->kv_bytes = pool_bytes(config, ranks * sizes.kv_block_bytes);
+  out->bytes_per_state = out->host_bytes_per_state = ranks * sizes.state_bytes();
+  if (__builtin_add_overflow(pool_bytes(config, out->bytes_per_block), states_bytes(config, out->bytes_per_state), &out->kv_bytes))
+    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks and states are beyond any memory");
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;
   // The GEMMs with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.

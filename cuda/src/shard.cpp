@@ -31,7 +31,7 @@ uint64_t file_bytes_of(const mr_tensor_desc& tensor, int64_t rows) {
 Shard::Shard(Device& lead, const Description& model, int32_t rank)
     : device_(lead.rank(rank)), rank_(rank), ranks_(lead.ranks()), desc_(part_of(model, rank, ranks_)),
       hidden_(rows_of(MR_ROLE_O, model.hidden, rank, ranks_)), ffn_(rows_of(MR_ROLE_GATE, model.mlp(0).width, rank, ranks_)),
-      queries_(rows_of(MR_ROLE_Q, query_width(model.mixer(0)), rank, ranks_)),
+      queries_(rows_of(MR_ROLE_Q, attended_width(model.mixer(0)), rank, ranks_)),
       vocab_(rows_of(MR_ROLE_OUTPUT, model.vocab, rank, ranks_)) {
   device_.enter();
   stream_ = StreamHandle(device_.priority_low);

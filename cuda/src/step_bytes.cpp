@@ -22,7 +22,8 @@ uint64_t step_bytes(const Model& model, Kv kv, const StepPlan& plan) {
     for (int32_t i = 0; i < d.layer_count(); ++i) {
       const Layer& l = shard.layer(i);
       for (const PackedWeight* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.input_gate, &l.input_down, &l.router,
-                                    &l.shared_gate, &l.shared_up, &l.shared_down})
+                                    &l.shared_gate, &l.shared_up, &l.shared_down, &l.mix_in, &l.mix_gate, &l.delta_beta, &l.delta_alpha,
+                                    &l.mix_out})
         bytes += bytes_of(*w);
     }
     bytes += bytes_of(shard.input_projection());
@@ -32,6 +33,7 @@ uint64_t step_bytes(const Model& model, Kv kv, const StepPlan& plan) {
   bytes += plan.tokens.size() * ((bytes_of(first.embedding()) + bytes_of(first.input_embedding())) / static_cast<uint64_t>(d.vocab));
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     const mr_mixer_desc& m = d.mixer(i);
+    if (!attends(m)) continue;
     const uint64_t width = static_cast<uint64_t>(m.key_dim), head = kv == Kv::kF8 ? width + sizeof(float) : width * kActBytes;
     for (const mr_segment& s : plan.segments) {
       const int32_t positions = s.first_position + s.count;
@@ -39,6 +41,8 @@ uint64_t step_bytes(const Model& model, Kv kv, const StepPlan& plan) {
                static_cast<uint64_t>(m.window == 0 ? positions : std::min(positions, m.window + s.count - 1));
     }
   }
+  for (const mr_segment& s : plan.segments)
+    if (s.first_position != 0) bytes += static_cast<uint64_t>(state_floats(d)) * sizeof(float);
   return bytes;
 }
 

@@ -10,7 +10,8 @@
 namespace mr::cuda {
 
 // Every weight once, though decode and prefill rows of a step have GEMMs of their own; the embedding by row; keys and values of every
-// position that a segment sees, with their scales. Bytes. Without the experts of mixtures, whose choice the device counts.
+// position that a segment sees, with their scales; the state that a segment begins with. Bytes. Without the experts of mixtures, whose
+// choice the device counts.
 uint64_t step_bytes(const Model& model, Kv kv, const StepPlan& plan);
 
 }  // namespace mr::cuda

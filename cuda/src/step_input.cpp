@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "cpu/runner_config.h"
 #include "src/blocks.h"
 #include "src/error.h"
 #include "src/workspace.h"
@@ -12,7 +13,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr uint64_t kMostOfAKind = uint64_t{64} << 20;  // bytes of masks or of slot records in one step
-constexpr uint64_t kMostCopies = 32768;                // of blocks in one step
+constexpr uint64_t kMostCopies = 32768;                // of blocks, and of states, in one step
 
 uint64_t align(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -70,10 +71,16 @@ uint64_t most_copies(const mr_runner_config& config) {
   return std::min(kMostCopies, static_cast<uint64_t>(config.kv_blocks) + static_cast<uint64_t>(config.host_blocks));
 }
 
+// The same of states; 0 without host memory for them.
+uint64_t most_state_copies(const mr_runner_config& config) {
+  if (config.host_states == 0) return 0;
+  return std::min(kMostCopies, static_cast<uint64_t>(state_count(config)) + static_cast<uint64_t>(config.host_states));
+}
+
 }  // namespace
 
-StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_)
-    : rows(rows_), decode_rows(decode_rows_), jobs(jobs_) {
+StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_, int32_t chains_)
+    : rows(rows_), decode_rows(decode_rows_), jobs(jobs_), chains(chains_) {
   const auto place = [this](uint64_t size) {
     const uint64_t at = bytes;
     bytes += align(size);
@@ -84,6 +91,12 @@ StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_)
   position = place(row_bytes);
   table = place(row_bytes);
   token = place(row_bytes);
+  if (chains > 0) {
+    chain = place(static_cast<uint64_t>(chains) * sizeof(StateChain));
+    segment = place(static_cast<uint64_t>(chains) * sizeof(StateSegment));
+    chain_of = place(row_bytes);
+    segment_of = place(row_bytes);
+  }
   gather = place(static_cast<uint64_t>(jobs) * sizeof(int32_t));
   job = place(static_cast<uint64_t>(jobs) * sizeof(SampleJob));
   block_ids = bytes;
@@ -101,19 +114,21 @@ uint64_t StepInput::mask_capacity(const Description& model, const mr_runner_conf
 
 uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes) {
   const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
-  const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows));
+  const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows), sizes.state_floats == 0 ? 0 : rows);
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
          static_cast<uint64_t>(sizes.kinds.count()) *
              (align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
               align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge))) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
-         align(most_copies(config) * sizeof(BlockCopy)) + align(static_cast<uint64_t>(sizes.hidden_rows) * sizeof(int32_t));
+         align(most_copies(config) * sizeof(BlockCopy)) + align(most_state_copies(config) * sizeof(BlockCopy)) +
+         align(static_cast<uint64_t>(sizes.hidden_rows) * sizeof(int32_t));
 }
 
 StepInput::StepInput(const Description& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
     : vocab_(model.vocab), block_size_(config.block_size),
       most_ids_(table_entries(config, sizes.positions)), most_words_(sizes.mask_bytes / sizeof(uint32_t)),
-      most_records_(sizes.record_bytes), most_copies_(most_copies(config)), logit_rows_(sizes.logit_rows),
+      most_records_(sizes.record_bytes), most_copies_(most_copies(config)), most_state_copies_(most_state_copies(config)),
+      states_(sizes.state_floats != 0), logit_rows_(sizes.logit_rows),
       row_of_(static_cast<size_t>(config.max_batched_tokens)),
       feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
   for (const AttentionKind& kind : sizes.kinds.kinds) {
@@ -131,10 +146,11 @@ void StepInput::check(const StepPlan& plan) const {
   if (plan.block_ids.size() > most_ids_) refuse("entries of block tables", plan.block_ids.size(), most_ids_);
   const uint64_t words = plan.masks_late ? static_cast<uint64_t>(plan.mask_words) : plan.masks.size();
   if (words > most_words_) refuse("words of masks", words, most_words_);
-  uint64_t records = 0, copies = 0;
+  uint64_t records = 0, copies = 0, state_copies = 0;
   for (const StepPlan::PreOp& op : plan.pre_ops) {
     if (op.kind != MR_PRE_SLOT_SET) {
       copies += Blocks::copies(op) ? 1 : 0;
+      state_copies += Blocks::copies_state(op) ? 1 : 0;
       continue;
     }
     if (op.params.bias_ids.size() > static_cast<size_t>(std::min(kBiasCapacity, vocab_)))
@@ -144,6 +160,7 @@ void StepInput::check(const StepPlan& plan) const {
   }
   if (records > most_records_) refuse("bytes of slot parameters and histories", records, most_records_);
   if (copies > most_copies_) refuse("copies of blocks", copies, most_copies_);
+  if (state_copies > most_state_copies_) refuse("copies of states", state_copies, most_state_copies_);
 }
 
 StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
@@ -155,14 +172,17 @@ StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_j
   const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
   int32_t decode = 0;
   for (const mr_segment& s : plan.segments) decode += s.kernel_class == MR_CLASS_DECODE ? s.count : 0;
-  StepShape shape(bucket != 0 ? bucket : tokens, bucket != 0 ? bucket : decode, bucket_jobs != 0 ? bucket_jobs : jobs);
+  const int32_t chains = !states_ ? 0 : bucket != 0 ? bucket : static_cast<int32_t>(plan.segments.size());
+  StepShape shape(bucket != 0 ? bucket : tokens, bucket != 0 ? bucket : decode, bucket_jobs != 0 ? bucket_jobs : jobs, chains);
   pack_rows(plan, shape, views, host);
+  if (states_) pack_chains(plan, shape, host);
   pack_jobs(plan, shape, views, host);
   std::memcpy(host + shape.block_ids, plan.block_ids.data(), plan.block_ids.size() * sizeof(int32_t));
   shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
   pack_prefill(shape, host);
   pack_sets(plan, shape, host, device);
   pack_copies(plan, shape, blocks, host);
+  pack_state_copies(plan, shape, blocks, host);
   pack_hidden(plan, shape, host);
   return shape;
 }
@@ -198,6 +218,13 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
     position[row] = table[row] = token[row] = 0;
   }
   for (const mr_segment& s : plan.segments) views[static_cast<size_t>(s.slot)].length = s.first_position + s.count;
+}
+
+void StepInput::pack_chains(const StepPlan& plan, const StepShape& shape, uint8_t* host) {
+  const auto at = [&](uint64_t offset) { return reinterpret_cast<int32_t*>(host + offset); };
+  chains_.pack(plan.segments, shape.chains, shape.rows,
+               {reinterpret_cast<StateChain*>(host + shape.chain), reinterpret_cast<StateSegment*>(host + shape.segment),
+                at(shape.chain_of), at(shape.segment_of)});
 }
 
 void StepInput::pack_jobs(const StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views,
@@ -298,6 +325,19 @@ void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks
     *to++ = blocks.copy_of(op);
   }
   if (!groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups_.ends().back()) * sizeof(BlockCopy));
+}
+
+// States share no memory with blocks, so that their copies follow those of all blocks.
+void StepInput::pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
+  state_groups_.clear();
+  shape.state_copy = shape.bytes;
+  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.state_copy);
+  for (const StepPlan::PreOp& op : plan.pre_ops) {
+    if (!Blocks::copies_state(op)) continue;
+    state_groups_.add(op);
+    *to++ = blocks.copy_of(op);
+  }
+  if (!state_groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(state_groups_.ends().back()) * sizeof(BlockCopy));
 }
 
 void StepInput::pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const {

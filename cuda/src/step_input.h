@@ -12,6 +12,7 @@
 #include "millrace/engine.h"
 #include "src/copy_groups.h"
 #include "src/kinds.h"
+#include "src/step_chains.h"
 
 namespace mr::cuda {
 
@@ -25,11 +26,12 @@ struct SlotView {
 };
 
 // Where a step's arrays lie in the input region, and how many elements they have. Decode rows come first, then prefill
-// rows; job i is sample row i, then the score rows follow. Everything up to the block ids lies where rows and jobs alone
+// rows; job i is sample row i, then the score rows follow. Everything up to the block ids lies where rows, jobs and chains alone
 // say, so that a graph captured for a bucket finds it. Masks are no part of it: they have a region of their own.
 struct StepShape {
   int32_t rows = 0, decode_rows = 0;  // padding included
   int32_t jobs = 0;                   // padding included
+  int32_t chains = 0;                 // padding included; 0 if no layer carries a state
   struct Prefill {                    // of attention of one kind
     int32_t group_count = 0;
     PrefillGroup groups[kMostPrefillGroups] = {};
@@ -39,16 +41,19 @@ struct StepShape {
   int32_t sets = 0;
   int32_t most_history = 0;           // of a set
   uint64_t slot = 0, position = 0, table = 0, token = 0;  // (rows) int32 each
+  uint64_t chain = 0, segment = 0;                        // (chains) StateChain, StateSegment
+  uint64_t chain_of = 0, segment_of = 0;                  // (rows) int32 each; none if there are no chains
   uint64_t gather = 0;                                    // (jobs) int32: the row of each row of logits
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;
-  uint64_t set = 0, copy = 0;            // SlotSet, BlockCopy
+  uint64_t set = 0;                      // SlotSet
+  uint64_t copy = 0, state_copy = 0;     // BlockCopy: of blocks, of states
   int32_t hidden_rows = 0;
   uint64_t hidden = 0;                   // (hidden_rows) int32: the row of each hidden row
   uint64_t bytes = 0;                    // to copy
 
   StepShape() = default;
-  StepShape(int32_t rows, int32_t decode_rows, int32_t jobs);
+  StepShape(int32_t rows, int32_t decode_rows, int32_t jobs, int32_t chains);
 };
 
 class StepInput {
@@ -71,13 +76,16 @@ class StepInput {
                  const Blocks& blocks, uint8_t* host, const uint8_t* device);
   // Of the step packed last: by group of copies that may run at once, the copy behind its last.
   const std::vector<int32_t>& copy_ends() const { return groups_.ends(); }
+  const std::vector<int32_t>& state_copy_ends() const { return state_groups_.ends(); }  // of states, as of blocks
 
  private:
   void pack_rows(const StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host);
+  void pack_chains(const StepPlan& plan, const StepShape& shape, uint8_t* host);
   void pack_jobs(const StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
   void pack_prefill(StepShape& shape, uint8_t* host);
   void pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
   void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
+  void pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
   void pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const;
 
   // Prefill attention of one kind.
@@ -88,7 +96,8 @@ class StepInput {
   };
 
   const int32_t vocab_, block_size_;
-  const uint64_t most_ids_, most_words_, most_records_, most_copies_;
+  const uint64_t most_ids_, most_words_, most_records_, most_copies_, most_state_copies_;
+  const bool states_;  // layers carry them
   const int32_t logit_rows_;
   // Of the step being packed.
   std::vector<int32_t> row_of_;     // by token of the step
@@ -96,7 +105,8 @@ class StepInput {
   PrefillPlan prefill_;
   std::vector<int32_t> feeder_;     // by slot: its last sample row, -1 = none
   std::vector<int32_t> setter_;     // by slot: its last SLOT_SET, -1 = none
-  CopyGroups groups_;
+  StepChains chains_;
+  CopyGroups groups_, state_groups_;
 };
 
 }  // namespace mr::cuda

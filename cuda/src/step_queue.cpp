@@ -36,10 +36,11 @@ StepQueue::StepQueue(const std::shared_ptr<const Model>& model, const mr_runner_
   for (int32_t r = 0; r < forward_.ranks(); ++r) {
     Rank& rank = forward_.rank(r);
     rank.device().enter();
-    blocks_.emplace_back(rank.device().ledger, rank.cache(), c, sizes);
+    blocks_.emplace_back(rank.device().ledger, rank.cache(), rank.states(), c, sizes);
     streams_.emplace_back(rank.device().priority_high);
     lanes_.push_back({streams_.back(), dependent});
     check_device_memory(rank.cache(), rank.device().index, "the cache of keys and values");
+    check_device_memory(rank.states(), rank.device().index, "the memory of states");
     check_device_memory(rank.space().x, rank.device().index, "the workspace of steps");
   }
   views_before_.reserve(views_.size());
@@ -84,7 +85,7 @@ void StepQueue::warm() {
     rank(r).device().transfers.upload(at, &still, sizeof still);
     CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, {1, 16, 0, 0, 0}}, {streams_[r], false}));
   });
-  StepShape row(1, 0, 1);
+  StepShape row = forward_.padding_shape(1, 0, 1);
   row.hidden = row.position;  // zeros, like all of the input after the copy: the only row
   row.hidden_rows = std::min(sizes_.hidden_rows, 1);
   CUDA_CHECK(rank(0).hidden_rows(row, {streams_[0], false}));
@@ -141,6 +142,7 @@ void StepQueue::send(Flight& flight, size_t r, const Graphs::Bucket* bucket, boo
   if (plan.masks_late && shape.jobs > 0) CUDA_CHECK(cudaMemsetAsync(space.input + shape.job, 0, job_bytes(shape), stream));
   if (!plan.masks.empty()) CUDA_CHECK(send_masks(flight, r));
   copy_blocks(shape, r, begun);
+  copy_states(shape, r, begun);
   rank(r).set_slots(shape, stream);
   *begun = *begun || shape.sets > 0;
 }
@@ -151,6 +153,17 @@ void StepQueue::copy_blocks(const StepShape& shape, size_t r, bool* begun) {
   for (const int32_t end : input_.copy_ends()) {
     for (const BlockGroup& group : sizes_.cache_groups)
       CUDA_CHECK(launch_block_copies({copies + first, end - first, group}, {streams_[r], false}));
+    *begun = true;
+    first = end;
+  }
+}
+
+void StepQueue::copy_states(const StepShape& shape, size_t r, bool* begun) {
+  const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(rank(r).space().input + shape.state_copy);
+  const BlockGroup whole{1, static_cast<int64_t>(sizes_.state_bytes()), 0, 0, 0};
+  int32_t first = 0;
+  for (const int32_t end : input_.state_copy_ends()) {
+    CUDA_CHECK(launch_block_copies({copies + first, end - first, whole}, {streams_[r], false}));
     *begun = true;
     first = end;
   }

@@ -62,6 +62,7 @@ class StepQueue {
   void warm();
   void send(Flight& flight, size_t r, const Graphs::Bucket* bucket, bool* begun);
   void copy_blocks(const StepShape& shape, size_t r, bool* begun);
+  void copy_states(const StepShape& shape, size_t r, bool* begun);
   cudaError_t send_masks(Flight& flight, size_t r);
   void end(Flight& flight);
   void fetch(Flight& flight);

@@ -98,6 +98,20 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces
   return space;
 }
 
+StateSpace lay_out_states(const Description& d, const Sizes& s, Pieces& pieces) {
+  StateSpace space{};
+  if (s.convolved_stride != 0) {
+    const int64_t t = s.tokens;
+    space.convolved = pieces.take<float>(t * s.convolved_stride);
+    space.delta = pieces.take<float>(t * s.delta_stride);
+    space.alpha = pieces.take<float>(t * s.scalar_stride);
+    space.beta = pieces.take<float>(t * s.scalar_stride);
+  }
+  for (const mr_layer_desc& layer : d.layers)
+    space.taps.push_back(attends(layer.mixer) ? nullptr : pieces.take<float>(layer.mixer.conv * conv_width(layer.mixer, d.hidden)));
+  return space;
+}
+
 }  // namespace
 
 Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : kinds(part_of(d, 0, ranks)) {
@@ -106,12 +120,22 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
     layouts.push_back(KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
                                c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct});
   lay_out_cache(part, c);
+  lay_out_state(part, c);
   hidden_stride = row_stride(d.hidden);
-  q_stride = qkv_stride = gate_stride = 0;
+  q_stride = qkv_stride = gate_stride = convolved_stride = delta_stride = scalar_stride = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     const mr_mixer_desc& m = part.mixer(i);
-    q_stride = std::max(q_stride, row_stride(int64_t{m.heads} * layout(i).padded_dim));
-    qkv_stride = std::max(qkv_stride, row_stride(query_width(m) + key_width(m) + value_width(m)));
+    if (attends(m)) {
+      q_stride = std::max(q_stride, row_stride(int64_t{m.heads} * layout(i).padded_dim));
+      qkv_stride = std::max(qkv_stride, row_stride(query_width(m) + key_width(m) + value_width(m)));
+    } else {
+      qkv_stride = std::max(qkv_stride, row_stride(mix_in_width(m, d.hidden)));
+    }
+    if (m.kind == MR_MIX_DELTA) {
+      convolved_stride = std::max(convolved_stride, row_stride(conv_width(m, d.hidden)));
+      delta_stride = std::max(delta_stride, row_stride(attended_width(m)));
+      scalar_stride = std::max(scalar_stride, row_stride(m.heads));
+    }
     const int32_t width = d.mlp(i).kind == MR_MLP_EXPERTS ? d.experts(i).shared_width : d.mlp(i).width;
     gate_stride = std::max(gate_stride, row_stride(std::max(width, d.layer_input_width)));
   }
@@ -138,7 +162,7 @@ void Sizes::lay_out_cache(const Description& part, const mr_runner_config& c) {
   std::vector<size_t> group_of(part.layers.size());
   std::vector<int32_t> first_plane(part.layers.size());
   for (int32_t i = 0; i < part.layer_count(); ++i) {
-    if (part.mixer(i).kv_layer != 0) continue;
+    if (!attends(part.mixer(i)) || part.mixer(i).kv_layer != 0) continue;
     const int64_t bytes = layout(i).block_bytes();
     size_t g = 0;
     while (g < cache_groups.size() && cache_groups[g].plane_bytes != bytes) ++g;
@@ -155,11 +179,26 @@ void Sizes::lay_out_cache(const Description& part, const mr_runner_config& c) {
   }
   kv_block_bytes = static_cast<uint64_t>(block);
   for (int32_t i = 0; i < part.layer_count(); ++i) {
+    if (!attends(part.mixer(i))) {
+      caches.push_back({});
+      continue;
+    }
     const size_t own = static_cast<size_t>(i - part.mixer(i).kv_layer);
     const BlockGroup& group = cache_groups[group_of[own]];
     const int64_t keys = group.pool_at + first_plane[own] * group.pool_stride;
     caches.push_back({static_cast<uint64_t>(keys), static_cast<uint64_t>(keys + group.pool_stride)});
   }
+}
+
+void Sizes::lay_out_state(const Description& part, const mr_runner_config& c) {
+  state_floats = 0;
+  for (const mr_layer_desc& layer : part.layers) {
+    state_at.push_back(state_floats);
+    state_floats += (state_width(layer.mixer, part.hidden) + kStateUnit - 1) / kStateUnit * kStateUnit;
+  }
+  if (state_floats != 0 && c.max_batched_tokens > kMostStateRows)
+    fail(MR_UNIMPLEMENTED, "runner configuration: max_batched_tokens is %d: layers that carry a state compute at most %d tokens a step",
+         c.max_batched_tokens, kMostStateRows);
 }
 
 Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes& s, uint8_t* base) {
@@ -174,7 +213,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   int64_t widest = s.hidden_stride;
   bool ends = d.layer_input_width != 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
-    attention.push_back(attended.of(attended_width(d.mixer(i))));
+    attention.push_back(attended.of(mix_out_width(d.mixer(i), d.hidden)));
     const bool mixture = d.mlp(i).kind == MR_MLP_EXPERTS;
     ffn.push_back(mixture ? ActRows{nullptr, 0} : activated.of(d.mlp(i).width));
     widest = std::max({widest, attention.back().stride, ffn.back().stride, mixture ? row_stride(d.experts(i).shared_width) : 0});
@@ -189,6 +228,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
     input_ffn = WideRows(pieces, t).of(d.layer_input_width);
   }
   experts = lay_out_experts(d, s, pieces);
+  states = lay_out_states(d, s, pieces);
   input_sums = pieces.bytes(static_cast<uint64_t>(input_sum_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
   semaphores = pieces.take<uint32_t>(kGemmSemaphores);
   gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.gate_stride);

@@ -22,6 +22,8 @@ constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GE
 constexpr int32_t kExpertPairs = 16384;  // pairs of a row and an expert computed at once, unless one row has more
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
+constexpr int32_t kMostStateRows = 65535;  // of a step of layers that carry a state: their kernels' grids are no higher
+constexpr int64_t kStateUnit = 4;        // numbers: 16 bytes, which kernels load and copies move at once
 
 // Where the cache of a layer begins in the pool, in bytes: of a layer that reads another layer's cache, where that begins.
 struct LayerCache {
@@ -37,10 +39,14 @@ struct Sizes {
   std::vector<KvLayout> layouts;          // by kind
   // The pool: group after group, in each the keys and the values of one layer after another, in each all blocks.
   std::vector<BlockGroup> cache_groups;
-  std::vector<LayerCache> caches;         // by layer
+  std::vector<LayerCache> caches;         // by layer; zeros of one that carries a state
+  // A state has one layer's numbers behind another's, each layer's padded to whole units of kStateUnit. f32.
+  std::vector<int64_t> state_at;          // by layer: where its numbers begin
+  int64_t state_floats;                   // of a state, padding included; 0 = no layer carries one
   // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads. The widest
   // layer's, where layers differ.
   int64_t hidden_stride, q_stride, qkv_stride, gate_stride, inputs_stride, vocab_stride;  // elements
+  int64_t convolved_stride, delta_stride, scalar_stride;  // of gated delta nets; 0 without them
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
   int32_t decode_parts;   // such pieces in one step, at most
@@ -60,12 +66,14 @@ struct Sizes {
   // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
   Sizes(const Description& model, const mr_runner_config& config, int32_t ranks = 1);
 
+  uint64_t state_bytes() const { return static_cast<uint64_t>(state_floats) * sizeof(float); }
   // Rows of a mixture that are computed at once.
   int32_t expert_rows(const mr_experts_desc& experts) const { return std::min(tokens, std::max(1, kExpertPairs / experts.used)); }
   const KvLayout& layout(int32_t layer) const { return layouts[static_cast<size_t>(kinds.of_layer[static_cast<size_t>(layer)])]; }
 
  private:
   void lay_out_cache(const Description& part, const mr_runner_config& config);
+  void lay_out_state(const Description& part, const mr_runner_config& config);
 };
 
 // Rows of activations. Behind a row's width there are zeros up to a whole unit of weights, so layers of different widths
@@ -95,13 +103,21 @@ struct ExpertSpace {
   uint64_t* bytes;   // (1) of the experts that the step has read
 };
 
+// Where layers that carry a state compute, besides qkv, which has the products of MIX_IN; null without gated delta nets. f32.
+struct StateSpace {
+  float* convolved;          // (T, convolved_stride): queries, keys, values; after the recurrence the gates
+  float* delta;              // (T, delta_stride): outputs of the recurrence
+  float *alpha, *beta;       // (T, scalar_stride) each
+  std::vector<float*> taps;  // by layer: (conv, width), the columns of a tap one after another; null of attention
+};
+
 // f32 unless stated; T = tokens, L = logit_rows.
 struct Workspace {
   float* x;        // (T, hidden_stride) residual stream
   void* norm;      // (T, hidden_stride) act (activations.h); of the head: (L, hidden_stride)
-  float* qkv;      // (T, qkv_stride): Q, K, V behind one another
+  float* qkv;      // (T, qkv_stride): Q, K, V one after another, or MIX_IN's product
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
-  std::vector<ActRows> attention;  // by layer: (T, stride) act: heads of head_dim
+  std::vector<ActRows> attention;  // by layer: (T, stride) act: heads of head_dim, or what MIX_OUT multiplies
   std::vector<ActRows> ffn;        // by layer: (T, stride) act; null of mixtures
   float* branch;   // (T, hidden_stride) where branches end with more than a sum; null elsewhere
   // Of layer inputs, null without them.
@@ -109,6 +125,7 @@ struct Workspace {
   float* input_rows;     // (min(T, kGateRows), inputs_stride): rows of their embedding
   ActRows input_ffn;     // (T, stride) act: layer_input_width
   ExpertSpace experts;
+  StateSpace states;
   void* input_sums;     // of a GEMM of T or L rows (input_sums.h)
   uint32_t* semaphores; // (kGemmSemaphores) zeros between GEMMs (gemm.h)
   float *gate, *up;  // (min(T, kGateRows), gate_stride) each

@@ -72,6 +72,16 @@ TEST(CopyGroups, AreOneWhereNothingMeets) {
   EXPECT_EQ(groups.ends(), std::vector<int32_t>{210});
 }
 
+TEST(CopyGroups, KeepStatesOfTheHostApart) {
+  CopyGroups groups;
+  groups.add(op_of(MR_PRE_STATE_OUT, 1, 1));
+  groups.add(op_of(MR_PRE_STATE_OUT, 2, 2));
+  groups.add(op_of(MR_PRE_STATE_IN, 1, 3));  // reads what the first one writes
+  groups.add(op_of(MR_PRE_STATE_OUT, 3, 2));
+  groups.add(op_of(MR_PRE_STATE_IN, 5, 4));
+  EXPECT_EQ(groups.ends(), (std::vector<int32_t>{2, 3, 5}));
+}
+
 TEST(CopyGroups, BeginAnewWhereABlockIsWrittenThatWasRead) {
   CopyGroups groups;
   groups.add(op_of(MR_PRE_BLOCK_OUT, 1, 1));

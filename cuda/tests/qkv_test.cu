@@ -83,6 +83,8 @@ TEST(Begin, PlansDecodeByChunksAndByGroupsWhereTheyDoNotFit) {
 struct Case {
   int32_t heads, kv_heads, dim, rope_dims, style, block_size;
   bool bias, norm, f32, factors;
+  bool gates = false;  // one follows each head of Q
+  int32_t column(int32_t head) const { return (head + (gates ? std::min(head, heads) : 0)) * dim; }  // of heads of Q, K and V
 };
 
 // Checks one head of one token of an 8-bit cache: the scale is that of the largest |want|, every element is within half
@@ -107,7 +109,7 @@ struct Case {
 
 void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
   Numbers numbers(static_cast<uint64_t>(c.dim * 1000 + c.rope_dims));
-  const int32_t all_heads = c.heads + 2 * c.kv_heads, width = all_heads * c.dim, stride = width + 8;
+  const int32_t all_heads = c.heads + 2 * c.kv_heads, width = all_heads * c.dim, stride = c.column(all_heads) + 8;
   const int32_t padded = pad_head_dim(c.dim), q_stride = c.heads * padded + 8;
   const KvLayout layout{act, c.block_size, c.kv_heads, c.dim, padded, kv};
   std::vector<double> factor(static_cast<size_t>(c.rope_dims / 2) + 1);
@@ -146,6 +148,7 @@ void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
   args.rope_dims = c.rope_dims;
   args.rope_style = c.style;
   args.heads = c.heads;
+  args.query_gates = c.gates;
   args.q_out = q.data();
   args.q_stride = q_stride;
   args.layout = layout;
@@ -161,7 +164,7 @@ void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
       std::vector<double> x(static_cast<size_t>(padded), 0.0);
       if (r != 1) {
         for (int32_t d = 0; d < c.dim; ++d)
-          x[static_cast<size_t>(d)] = static_cast<double>(qkv[static_cast<size_t>(r * stride + h * c.dim + d)]) +
+          x[static_cast<size_t>(d)] = static_cast<double>(qkv[static_cast<size_t>(r * stride + c.column(h) + d)]) +
                                       (c.bias ? static_cast<double>(bias[static_cast<size_t>(h * c.dim + d)]) : 0.0);
         if (c.norm && part < 2) {
           double square = 0;
@@ -228,7 +231,10 @@ TEST(FinishQkv, AgreesWithFloat64) {
                                             {{3, 1, 511, 510, MR_ROPE_NEOX, 16, true, true, true, false}, 4},
                                             {{2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, true, false}, 3},
                                             {{1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, true, false}, 2},
-                                            {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 600}};
+                                            {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 600},
+                                            {{16, 2, 256, 64, MR_ROPE_NEOX, 16, false, true, true, false, true}, 5},
+                                            {{4, 2, 20, 12, MR_ROPE_NORM, 16, true, true, true, false, true}, 600},
+                                            {{3, 1, 9, 4, MR_ROPE_NORM, 16, true, true, false, false, true}, 3}};
   for (const Act act : {Act::kF16, Act::kBF16})
     for (const Kv kv : {Kv::kAct, Kv::kF8})
       for (const auto& [c, count] : cases) check_finish(c, act, count, kv);

@@ -76,8 +76,8 @@ func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	}
 }
 
-// skipUnbuilt skips a test of a model with experts, states or gates if a GPU refuses them, which it
-// must do by the name of a layer. The other engines compute every block.
+// skipUnbuilt skips a test of a model with experts, states or gates if several GPUs refuse them,
+// which they must do by the name of a layer. One GPU and the other engines compute every block.
 func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	t.Helper()
 	mixture := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
@@ -87,20 +87,21 @@ func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	}
 	m, err := dev.NewModel(*desc)
 	if errors.Is(err, engine.ErrUnsupported) {
-		requireGPU(t, dev, err)
+		requireGPUs(t, dev, err)
 		require.Regexp(t, `layer \d+ has (a mixture of experts|a gated delta rule|a short convolution|attention with an output gate)`, err.Error())
-		t.Skip("this GPU worker has no kernels for the model, which CPU workers run: ", err)
+		t.Skip("several GPUs do not divide the model: ", err)
 	}
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
 }
 
-// requireGPU fails the test, with the refusal, if the device is no GPU.
-func requireGPU(t *testing.T, dev engine.Device, refusal error) {
+// requireGPUs fails the test, with the refusal, unless the device is several GPUs.
+func requireGPUs(t *testing.T, dev engine.Device, refusal error) {
 	t.Helper()
 	info, err := dev.Info()
 	require.NoError(t, err)
 	require.Equal(t, "cuda", info.Kind, refusal)
+	require.Greater(t, info.Devices, 1, refusal)
 }
 
 // refuseOthers checks that a role is refused with anything except the entry of the table.

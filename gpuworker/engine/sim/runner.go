@@ -105,15 +105,17 @@ func (r *Runner) flightLocked(n uint64) *flight { return &r.mu.flights[n%uint64(
 // hostMemory refuses a step that is the first to write a block or state of host memory, if a test
 // injected a memory fault.
 func (r *Runner) hostMemory(s *engine.Step) error {
-	for i := range s.PreOps {
-		op := &s.PreOps[i]
+	blocks := func(op engine.PreOp) bool { return op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil }
+	states := func(op engine.PreOp) bool {
 		_, held := r.states.host[op.Dst]
-		if op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil || op.Kind == engine.StateOut && !held {
-			if r.model.dev.refusals.take(engine.RefuseAlloc) {
-				return fmt.Errorf("%d bytes of host memory asked: %w", r.cost.HostBytesPerBlock, engine.ErrOutOfMemory)
-			}
-			return nil // one allocation for all
-		}
+		return op.Kind == engine.StateOut && !held
+	}
+	// One allocation for all blocks, and one for all states.
+	if slices.ContainsFunc(s.PreOps, blocks) && r.model.dev.refusals.take(engine.RefuseAlloc) {
+		return fmt.Errorf("%d bytes of host memory asked: %w", r.cost.HostBytesPerBlock, engine.ErrOutOfMemory)
+	}
+	if slices.ContainsFunc(s.PreOps, states) && r.model.dev.refusals.take(engine.RefuseAlloc) {
+		return fmt.Errorf("%d bytes of host memory asked: %w", r.cost.HostBytesPerState, engine.ErrOutOfMemory)
 	}
 	return nil
 }
