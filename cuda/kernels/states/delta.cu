@@ -18,6 +18,8 @@
 //
 // One prompt of 32 heads of 128 x 128 has 128 blocks. A chain moves 8 bytes an element of S, however many positions it has. Test bound:
 // 2^-20 of the largest result of 40 positions.
+#include <type_traits>
+
 #include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 #include "kernels/states/inputs.cuh"
@@ -148,7 +150,7 @@ __device__ __forceinline__ float4 keys_of(const float* row, int32_t j, int32_t l
   return reinterpret_cast<const float4*>(row)[j * S::kLanes + lane];
 }
 
-// Computes the scalars of a tile whose copies have been committed before those of the tile after it. ln: A and dt of the head.
+// Computes the scalars of a tile whose copies have been committed before those of the tile after it. a and dt are of the head.
 template <class S>
 __device__ __forceinline__ void prepare(Stage<S>& stage, int32_t count, float a, float dt, int32_t lane) {
   copies_wait<1>();
@@ -180,7 +182,7 @@ struct Keys {
   }
 };
 
-// What else a lane reads of one position.
+// The other numbers of one position that a lane reads.
 template <class S>
 struct Position {
   float4 scalars;  // decay, beta, q.k
@@ -234,10 +236,10 @@ struct State {
     each(a, c, [&](auto& x, int64_t at) { *reinterpret_cast<std::remove_reference_t<decltype(x)>*>(state + at) = x; });
   }
 
-  // Computes a position of key k and query q, and loads position `after` of the tile, of which q becomes the key and k the query: a lane
-  // has registers for two vectors. Loads and the decay of S run while the sums are reduced. Returns the result of column `lane` of the
-  // group.
-  __device__ __forceinline__ float compute(const Position<S>& p, Keys& k, Keys& q, const Stage<S>& stage, int32_t after, Position<S>& next) {
+  // Computes a position of key k and query q, and loads position `after` of the tile: q becomes its key and k its query, because a lane has
+  // registers for two vectors. Loads and the decay of S run while the sums are reduced. Returns the result of column `lane` of the group.
+  __device__ __forceinline__ float compute(const Position<S>& p, Keys& k, Keys& q, const Stage<S>& stage, int32_t after,
+                                           Position<S>& next) {
     const int32_t lane = threadIdx.x % S::kLanes;
     const float decay = p.scalars.x, beta = p.scalars.y, qk = p.scalars.z;
     float remembered[S::kColumns], o[S::kColumns];
