@@ -59,7 +59,7 @@ struct Piece {
   std::vector<Cut> cuts;
 };
 
-// What a step computes of the rows of a piece.
+// The results of a piece, row by row.
 struct Computed {
   std::vector<float> u, o;
   std::vector<uint16_t> gated;
@@ -367,10 +367,11 @@ TEST(States, DeltaMatchesFloat64) {
   }
 }
 
-// Softplus, exponential and sigmoid where they overflow if they are written down.
+// Softplus and sigmoid must not overflow where exp(x) does.
 TEST(States, ScalarsMayBeLarge) {
   Numbers numbers(4);
-  const Layer& l = delta_layers()[0];
+  Layer l = delta_layers()[0];
+  l.a = {-0.001f, -0.002f};
   Sequence s = sequence_of(l, 8, numbers);
   const float large[] = {0, 200, -200, 1e30f, -1e30f, 90, -90, 0};
   for (int32_t t = 0; t < 8; ++t)
@@ -409,7 +410,7 @@ TEST(States, CutsChangeNoBits) {
   }
 }
 
-// Decode, one position a step, gives the bits of a prompt that is longer than what the kernels for few rows have.
+// Decode, one position a step, gives the bits of a prompt of more rows than the kernels for few rows compute.
 TEST(States, PromptsAndDecodeGiveTheSameBits) {
   Numbers numbers(6);
   for (const Layer& l : {delta_layers()[1], delta_layers()[4]}) {

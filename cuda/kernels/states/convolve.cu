@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kManyWarps * 32) convolve_many(const __grid_co
 template <bool gates>
 __global__ void __launch_bounds__(kFewWarps * 32) convolve_any(const __grid_constant__ ConvolveArgs a) {
   constexpr int32_t kGroups = gates ? 1 : kMostGroups;
-  const int32_t i = blockIdx.x * kFewWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t row = blockIdx.y;
+  const int32_t i = blockIdx.y * kFewWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t row = blockIdx.x;
   grid_wait();
   grid_trigger();
   if (i >= units_of<kGroups, gates>(a)) return;
@@ -199,7 +199,7 @@ cudaError_t start(const ConvolveArgs& a, const Stream& on) {
     return launch(on, dim3(units, (rows + kBlockRows - 1) / kBlockRows), dim3(kManyWarps * 32), 0, convolve_many<gates, kConv>, a);
   }
   const unsigned units = static_cast<unsigned>(units_of<gates ? 1 : kMostGroups, gates>(a));
-  return launch(on, dim3((units + kFewWarps - 1) / kFewWarps, rows), dim3(kFewWarps * 32), 0, convolve_any<gates>, a);
+  return launch(on, dim3(rows, (units + kFewWarps - 1) / kFewWarps), dim3(kFewWarps * 32), 0, convolve_any<gates>, a);
 }
 
 constexpr int32_t kStoreThreads = 128;
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kStoreThreads) store_columns_of_chains(const _
 }  // namespace
 
 cudaError_t launch_convolve(const ConvolveArgs& args, const Stream& on) {
-  if (args.rows.rows < 0 || args.rows.rows > 65535 || args.conv < 2 || args.conv > 64 || args.width < 1) return cudaErrorInvalidValue;
+  if (args.rows.rows < 0 || args.conv < 2 || args.conv > 64 || args.width < 1) return cudaErrorInvalidValue;
   if (!args.gates && (args.key_heads < 1 || args.key_dim < 1 || args.key_dim > kMostGroups * kPass ||
                       args.width < 2 * args.key_heads * args.key_dim))
     return cudaErrorInvalidValue;

@@ -16,8 +16,10 @@
 // Heads of 64, 128 and 256 keys with whole tiles of 32 columns have kernels of their own, where S lies as lanes hold it: in order of head,
 // tile, column of a group, j, thread, and four keys. All other heads have S by head, column and key, and a warp for each column.
 //
-// An SM gives each block of one prompt of 32 heads of 128 x 128 a tile: 128 blocks. With one token a chain, the kernel moves 8 bytes an
-// element of S. Test bound: 2^-20 of the largest result of 40 positions.
+// One prompt of 32 heads of 128 x 128 has 128 blocks. A chain moves 8 bytes an element of S, however many positions it has. Test bound:
+// 2^-20 of the largest result of 40 positions.
+#include <type_traits>
+
 #include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 #include "kernels/states/inputs.cuh"
@@ -27,7 +29,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int32_t kStages = 3;
-constexpr int32_t kVectors = 4;         // of four keys, of a lane
+constexpr int32_t kVectors = 4;          // of four keys, of a lane
 constexpr int32_t kRows = 4 * kVectors;  // keys of a lane
 constexpr int32_t kWarp = 32;
 
@@ -38,9 +40,9 @@ struct Shape {
   static constexpr bool whole = is_whole;  // heads have kKeys keys and whole tiles
   static constexpr int32_t kKeys = kLanes * kRows, kTileColumns = kGroups * kColumns;
   static constexpr int32_t kComputing = kGroups * kLanes, kThreads = kComputing + kWarp;
-  static constexpr int32_t kTokens = 1024 / kKeys;  // of a tile
+  static constexpr int32_t kTokens = 1024 / kKeys;             // of a tile
   static constexpr int32_t kWidth = 2 * kKeys + kTileColumns;  // of a position in it
-  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3;  // that an SM must hold
+  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3;   // that an SM must hold
   static_assert(kLanes <= kWarp && kComputing % kWarp == 0 && kTokens * kLanes % kWarp == 0, "");
 };
 template <int32_t keys>
@@ -51,8 +53,9 @@ constexpr int32_t kMostKeys = AnyHeads::kKeys;
 // The positions of a tile.
 template <class S>
 struct alignas(16) Stage {
-  float u[S::kTokens][S::kWidth];  // query, key, values; zeros beyond the head
-  float4 scalars[S::kTokens];      // decay, beta, q.k
+  // One position more than are written, because a lane reads one ahead of the last.
+  float u[S::kTokens + 1][S::kWidth];  // query, key, values; zeros beyond the head
+  float4 scalars[S::kTokens + 1];      // decay, beta, q.k
   float alpha[S::kTokens], beta[S::kTokens];
 
   __device__ __forceinline__ const float* q(int32_t token) const { return u[token]; }
@@ -147,7 +150,7 @@ __device__ __forceinline__ float4 keys_of(const float* row, int32_t j, int32_t l
   return reinterpret_cast<const float4*>(row)[j * S::kLanes + lane];
 }
 
-// Computes the scalars of a tile whose copies have been committed before those of the tile after it. ln: A and dt of the head.
+// Computes the scalars of a tile whose copies have been committed before those of the tile after it. a and dt are of the head.
 template <class S>
 __device__ __forceinline__ void prepare(Stage<S>& stage, int32_t count, float a, float dt, int32_t lane) {
   copies_wait<1>();
@@ -169,13 +172,25 @@ __device__ __forceinline__ void prepare(Stage<S>& stage, int32_t count, float a,
   }
 }
 
-// Keys of one position.
+// A lane's part of one vector of keys.
 struct Keys {
   float4 of[kVectors];
   template <class S>
   __device__ __forceinline__ void load(const float* row, int32_t lane) {
 #pragma unroll
     for (int32_t j = 0; j < kVectors; ++j) of[j] = keys_of<S>(row, j, lane);
+  }
+};
+
+// The other numbers of one position that a lane reads.
+template <class S>
+struct Position {
+  float4 scalars;  // decay, beta, q.k
+  float v[S::kColumns];
+  __device__ __forceinline__ void load(const Stage<S>& stage, int32_t i) {
+    scalars = stage.scalars[i];
+#pragma unroll
+    for (int32_t n = 0; n < S::kColumns; ++n) v[n] = stage.v(i)[threadIdx.x / S::kLanes * S::kColumns + n];
   }
 };
 
@@ -221,13 +236,13 @@ struct State {
     each(a, c, [&](auto& x, int64_t at) { *reinterpret_cast<std::remove_reference_t<decltype(x)>*>(state + at) = x; });
   }
 
-  // Computes position i of a tile, whose queries and keys are q and k, and loads those of position `next`.
-  __device__ __forceinline__ void position(const DeltaArgs& a, const Columns& c, const Stage<S>& stage, int32_t i, int32_t next, Keys& q,
-                                           const Keys& k, Keys& k_next, float* out) {
-    const int32_t lane = threadIdx.x % S::kLanes, column = threadIdx.x / S::kLanes * S::kColumns;
-    const float4 scalars = stage.scalars[i];
-    const float decay = scalars.x, beta = scalars.y;
-    float remembered[S::kColumns], o[S::kColumns], v[S::kColumns];
+  // Computes a position of key k and query q, and loads position `after` of the tile: q becomes its key and k its query, because a lane has
+  // registers for two vectors. Loads and the decay of S run while the sums are reduced. Returns the result of column `lane` of the group.
+  __device__ __forceinline__ float compute(const Position<S>& p, Keys& k, Keys& q, const Stage<S>& stage, int32_t after,
+                                           Position<S>& next) {
+    const int32_t lane = threadIdx.x % S::kLanes;
+    const float decay = p.scalars.x, beta = p.scalars.y, qk = p.scalars.z;
+    float remembered[S::kColumns], o[S::kColumns];
 #pragma unroll
     for (int32_t n = 0; n < S::kColumns; ++n) {
       float of_k[2] = {0, 0}, of_q[2] = {0, 0};
@@ -238,10 +253,11 @@ struct State {
       }
       remembered[n] = of_k[0] + of_k[1];
       o[n] = of_q[0] + of_q[1];
-      v[n] = stage.v(i)[column + n];
+#pragma unroll
+      for (int32_t j = 0; j < kVectors; ++j) s[n][j] = product(s[n][j], decay);
     }
-    q.template load<S>(stage.q(next), lane);
-    k_next.template load<S>(stage.k(next), lane);
+    q.template load<S>(stage.k(after), lane);
+    next.load(stage, after);
 #pragma unroll
     for (int32_t d = S::kLanes / 2; d > 0; d /= 2)
 #pragma unroll
@@ -249,20 +265,17 @@ struct State {
         remembered[n] += __shfl_xor_sync(0xffffffffu, remembered[n], d);
         o[n] += __shfl_xor_sync(0xffffffffu, o[n], d);
       }
+    float mine = 0;
 #pragma unroll
     for (int32_t n = 0; n < S::kColumns; ++n) {
-      const float d = fmaf(-decay, remembered[n], v[n]) * beta;
-      o[n] = fmaf(scalars.z, d, decay * o[n]);
+      const float d = fmaf(-decay, remembered[n], p.v[n]) * beta;
 #pragma unroll
-      for (int32_t j = 0; j < kVectors; ++j) {
-        const float4 decayed = product(s[n][j], decay);
-        s[n][j] = multiply_add(k.of[j], float4{d, d, d, d}, decayed);
-      }
+      for (int32_t j = 0; j < kVectors; ++j) s[n][j] = multiply_add(k.of[j], float4{d, d, d, d}, s[n][j]);
+      const float result = fmaf(qk, d, decay * o[n]);
+      mine = lane == n ? result : mine;
     }
-    float mine = o[0];
-#pragma unroll
-    for (int32_t n = 1; n < S::kColumns; ++n) mine = lane == n ? o[n] : mine;
-    if (lane < S::kColumns && (S::whole || c.first + column + lane < a.value_dim)) out[column + lane] = mine;
+    k.template load<S>(stage.q(after), lane);
+    return mine;
   }
 };
 
@@ -294,7 +307,10 @@ __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Columns&
 
 template <class S>
 __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns& c, const StateChain& chain, const Stage<S>* stages) {
-  const int32_t lane = threadIdx.x % S::kLanes;
+  // Lane n of a group writes its column n.
+  const int32_t lane = threadIdx.x % S::kLanes, column = c.first + threadIdx.x / S::kLanes * S::kColumns + lane;
+  const bool writes = lane < S::kColumns && (S::whole || column < a.value_dim);
+  float* const out = a.out + int64_t{c.head} * a.value_dim + column;
   State<S> state;
   state.load(a, c, a.inputs.rows.segments[chain.first_segment].from);
   Tiles<S::kTokens> tiles(a.inputs.rows, chain);
@@ -305,18 +321,26 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
   do {
     const Stage<S>& tile = stages[stage];
     const int32_t count = tiles.count(), last = count - 1;
-    float* out = a.out + int64_t{tiles.row()} * a.out_stride + int64_t{c.head} * a.value_dim + c.first;
-    Keys q, k, k_next;
-    q.template load<S>(tile.q(0), lane);
+    float* to = out + int64_t{tiles.row()} * a.out_stride;
+    Keys k, q;
+    Position<S> p, next;
     k.template load<S>(tile.k(0), lane);
+    q.template load<S>(tile.q(0), lane);
+    p.load(tile, 0);
     int32_t i = 0;
 #pragma unroll 1
     for (; i < last; i += 2) {
-      state.position(a, c, tile, i, i + 1, q, k, k_next, out);
-      state.position(a, c, tile, i + 1, min(i + 2, last), q, k_next, k, out + a.out_stride);
-      out += 2 * a.out_stride;
+      const float first = state.compute(p, k, q, tile, i + 1, next);
+      if (writes) *to = first;
+      to += a.out_stride;
+      const float second = state.compute(next, q, k, tile, i + 2, p);
+      if (writes) *to = second;
+      to += a.out_stride;
     }
-    if (i < count) state.position(a, c, tile, i, i, q, k, k_next, out);
+    if (i < count) {
+      const float o = state.compute(p, k, q, tile, i + 1, next);
+      if (writes) *to = o;
+    }
     if (tiles.ends_segment()) state.store(a, c, tiles.to());
     tiles.next();
     stage = stage + 1 < kStages ? stage + 1 : 0;

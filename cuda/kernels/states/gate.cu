@@ -1,4 +1,4 @@
-// gate: what gates multiply. gate_norm has a warp for each head of a row: lane l has the groups of four columns l, l + 32, ...; the sum of
+// gate: products with gates. gate_norm has a warp for each head of a row: lane l has the groups of four columns l, l + 32, ...; the sum of
 // squares runs over a lane's groups, then over lanes. A group beyond the first is read twice, the second time from L1. gate_output has a
 // thread for each group of four columns.
 //
