@@ -22,7 +22,7 @@ func tree(t *testing.T) fstest.MapFS {
 	for _, pattern := range []string{
 		"CMakeLists.txt", "include/millrace/*", "src/*.*", "src/vectors/*", "kernels/*.*", "kernels/attention/*", "kernels/experts/*.*",
 		"kernels/experts/instances/*", "kernels/gemm/*.*", "kernels/gemm/instances/*", "kernels/ops/*", "kernels/sampler/*",
-		"kernels/vectors/*", "cpu/*.h", "cpu/error.cpp",
+		"kernels/states/*", "kernels/vectors/*", "cpu/*.h", "cpu/error.cpp",
 		"cpu/shape.cpp", "cpu/weights.cpp", "cpu/slot.cpp", "cpu/step_plan.cpp", "cpu/runner_config.cpp", "cpu/linear_size.cpp",
 		"cpu/isa.cpp", "cpu/blake3.cpp", "cpu/blake3_x86.cpp", "cpu/vector_config.cpp", "cpu/vector_math.cpp", "cpu/slices.cpp",
 	} {
