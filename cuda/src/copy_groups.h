@@ -14,7 +14,7 @@ namespace mr::cuda {
 class CopyGroups {
  public:
   void clear();
-  void add(const StepPlan::PreOp& op);  // a MR_PRE_BLOCK_*, or of another object MR_PRE_STATE_*
+  void add(const StepPlan::PreOp& op);  // MR_PRE_BLOCK_*, or in an object of its own MR_PRE_STATE_*
   const std::vector<int32_t>& ends() const { return ends_; }  // by group: operations in it and in those before it; ascending
 
  private:

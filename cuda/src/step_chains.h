@@ -9,6 +9,8 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kMostChains = 65535;  // of a step: the height of a grid
+
 class StepChains {
  public:
   struct Arrays {

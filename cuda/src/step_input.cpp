@@ -114,7 +114,8 @@ uint64_t StepInput::mask_capacity(const Description& model, const mr_runner_conf
 
 uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes) {
   const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
-  const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows), sizes.state_floats == 0 ? 0 : rows);
+  const int32_t chains = sizes.state_floats == 0 ? 0 : std::min(rows, kMostChains);
+  const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows), chains);
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
          static_cast<uint64_t>(sizes.kinds.count()) *
              (align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
@@ -143,6 +144,7 @@ void StepInput::check(const StepPlan& plan) const {
     fail(MR_RESOURCE_EXHAUSTED, "step: %llu %s in one step, room for %llu: split the step",
          static_cast<unsigned long long>(asked), what, static_cast<unsigned long long>(most));
   };
+  if (states_ && plan.segments.size() > static_cast<size_t>(kMostChains)) refuse("segments", plan.segments.size(), kMostChains);
   if (plan.block_ids.size() > most_ids_) refuse("entries of block tables", plan.block_ids.size(), most_ids_);
   const uint64_t words = plan.masks_late ? static_cast<uint64_t>(plan.mask_words) : plan.masks.size();
   if (words > most_words_) refuse("words of masks", words, most_words_);

@@ -120,7 +120,7 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
     layouts.push_back(KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
                                c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct});
   lay_out_cache(part, c);
-  lay_out_state(part, c);
+  lay_out_state(part);
   hidden_stride = row_stride(d.hidden);
   q_stride = qkv_stride = gate_stride = convolved_stride = delta_stride = scalar_stride = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
@@ -190,15 +190,12 @@ void Sizes::lay_out_cache(const Description& part, const mr_runner_config& c) {
   }
 }
 
-void Sizes::lay_out_state(const Description& part, const mr_runner_config& c) {
+void Sizes::lay_out_state(const Description& part) {
   state_floats = 0;
   for (const mr_layer_desc& layer : part.layers) {
     state_at.push_back(state_floats);
     state_floats += (state_width(layer.mixer, part.hidden) + kStateUnit - 1) / kStateUnit * kStateUnit;
   }
-  if (state_floats != 0 && c.max_batched_tokens > kMostStateRows)
-    fail(MR_UNIMPLEMENTED, "runner configuration: max_batched_tokens is %d: layers that carry a state compute at most %d tokens a step",
-         c.max_batched_tokens, kMostStateRows);
 }
 
 Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes& s, uint8_t* base) {

@@ -22,7 +22,6 @@ constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GE
 constexpr int32_t kExpertPairs = 16384;  // pairs of a row and an expert computed at once, unless one row has more
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
-constexpr int32_t kMostStateRows = 65535;  // of a step of layers that carry a state: their kernels' grids are no higher
 constexpr int64_t kStateUnit = 4;        // numbers: 16 bytes, which kernels load and copies move at once
 
 // Where the cache of a layer begins in the pool, in bytes: of a layer that reads another layer's cache, where that begins.
@@ -40,7 +39,7 @@ struct Sizes {
   // The pool: group after group, in each the keys and the values of one layer after another, in each all blocks.
   std::vector<BlockGroup> cache_groups;
   std::vector<LayerCache> caches;         // by layer; zeros of one that carries a state
-  // A state has one layer's numbers behind another's, each layer's padded to whole units of kStateUnit. f32.
+  // A state has the numbers of one layer after those of another, each layer's padded to whole units of kStateUnit. f32.
   std::vector<int64_t> state_at;          // by layer: where its numbers begin
   int64_t state_floats;                   // of a state, padding included; 0 = no layer carries one
   // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads. The widest
@@ -73,7 +72,7 @@ struct Sizes {
 
  private:
   void lay_out_cache(const Description& part, const mr_runner_config& config);
-  void lay_out_state(const Description& part, const mr_runner_config& config);
+  void lay_out_state(const Description& part);
 };
 
 // Rows of activations. Behind a row's width there are zeros up to a whole unit of weights, so layers of different widths

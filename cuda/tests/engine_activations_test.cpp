@@ -43,6 +43,8 @@ TEST(Activations, LieDividedByAPowerThatBringsThemIntoF16) {
   EXPECT_EQ(activations(*plain).attended(Act::kF16).scale, 1);
   EXPECT_EQ(activations(*plain).gated(Act::kF16).scale, 64);
   EXPECT_EQ(activations(*plain).residual(Act::kF16).scale, 64);
+  EXPECT_EQ(activations(*plain).carried(Act::kF16).scale, 64);
+  EXPECT_EQ(activations(*plain).carried(Act::kBF16).scale, 1);
   for (const int32_t role : {int32_t{MR_ROLE_ATTN_NORM}, int32_t{MR_ROLE_FFN_NORM}, int32_t{MR_ROLE_OUTPUT_NORM}}) {
     std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
     const float large = -7e4f;

@@ -22,7 +22,7 @@ mr_segment segment_of(int32_t slot, int32_t kernel_class, int32_t first_position
   return s;
 }
 
-// Arrays whose elements hold garbage until they are packed, with one more behind each.
+// Arrays with one element too many, which must keep its value.
 struct Packed {
   std::vector<StateChain> chains;
   std::vector<StateSegment> segments;
@@ -67,8 +67,8 @@ TEST(StepChains, LeaveTheRestAsPadding) {
   const Packed p(packer, {segment_of(3, MR_CLASS_DECODE, 7, 1, 3, 3)}, 4, 4);
   EXPECT_EQ(p.chains[0].segments, 1);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(p.chains[i].segments, 0) << i;
-  EXPECT_EQ(p.chains[4].segments, 77) << "written behind the last chain";
-  EXPECT_EQ(p.segments[4].count, 77) << "written behind the last segment";
+  EXPECT_EQ(p.chains[4].segments, 77) << "written after the last chain";
+  EXPECT_EQ(p.segments[4].count, 77) << "written after the last segment";
   EXPECT_EQ(p.chain_of, (std::vector<int32_t>{0, -1, -1, -1, 77}));
   const Packed none(packer, {}, 2, 3);
   EXPECT_EQ(none.chains[0].segments, 0);

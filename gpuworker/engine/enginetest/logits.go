@@ -72,6 +72,21 @@ func chosenByBiases(d engine.ModelDesc, seed uint64) *reference.Weights {
 	return w
 }
 
+// likeQueries returns the weights with the keys of delta nets like their queries. A delta net norms
+// q^T S, which at position 0 is a multiple of q^T k: near 0, a rounded activation changes its sign.
+func likeQueries(w *reference.Weights) *reference.Weights {
+	for _, tensor := range w.Tensors {
+		if tensor.Role != engine.RoleMixIn && tensor.Role != engine.RoleMixConv {
+			continue
+		}
+		if m := &w.Desc.Layers[tensor.Layer].Mixer; m.Kind == engine.MixDelta {
+			keys := 4 * int(tensor.Dims[0]) * m.KVHeads * m.KeyDim // bytes, after those of queries
+			copy(tensor.Bytes[keys:2*keys], tensor.Bytes[:keys])
+		}
+	}
+	return w
+}
+
 // grouped turns on what the experts of published models may have.
 func grouped(d engine.ModelDesc) engine.ModelDesc {
 	for i := range d.Layers {
@@ -196,8 +211,8 @@ func families() map[string]family {
 		}, 17), engine.F32, int8Mins},
 		"with experts and norms of their own": {Random(apart(grouped(mixture(Small().Model(), 8, 2))), all(engine.F32), 19), engine.F32, exact},
 		"gpt-oss":                             {Random(gptOSS(), withMXFP4(all(engine.F32)), 18), engine.F32, int8s},
-		"with states":                         {Random(Hybrid(), all(engine.F32), 70), engine.F32, states},
-		"with states and experts":             {Random(mixture(Hybrid(), 8, 2), all(engine.F32), 71), engine.F32, states},
+		"with states":                         {likeQueries(Random(Hybrid(), all(engine.F32), 70)), engine.F32, states},
+		"with states and experts":             {likeQueries(Random(mixture(Hybrid(), 8, 2), all(engine.F32), 71)), engine.F32, states},
 		"with an output gate":                 {Random(outputGates(), all(engine.F32), 72), engine.F32, exact},
 		"with a cache in f16":                 {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
 		"with a cache in bf16":                {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
