@@ -352,6 +352,13 @@ TEST_P(ManyTokens, GetTheSameBits) {
       give(Act::kF16, tokens);
       const std::vector<uint8_t> alone = outputs(1);
       ASSERT_TRUE(outputs(tokens) == alone);
+      if (reads_input_sums(GetParam())) {
+        ASSERT_EQ(launch_input_sums({args_.x, args_.x_stride, tokens, static_cast<int32_t>(s.cols), args_.input_sums}, Stream{}),
+                  cudaSuccess);
+        args_.summed = true;
+        ASSERT_TRUE(outputs(tokens) == alone) << "with sums that are there already";
+        args_.summed = false;
+      }
       args_.input_sums = nullptr;
       ASSERT_TRUE(outputs(tokens) == alone) << "without terms";
     }

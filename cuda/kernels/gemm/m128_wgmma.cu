@@ -47,8 +47,6 @@ const PreparedM128& prepared_of(int32_t device, const GemmArgs& args, int32_t fi
   return prepared[device][weight_format_index(args.targets[first].weight.type)][static_cast<int32_t>(args.act)];
 }
 
-bool needs_input_sums(int32_t type) { return type == kQ4_K || type == kQ5_K; }
-
 // Estimates the rounds of tiles of a launch in the unit of skinny_wgmma_time, whose tiles have half the rows and half
 // the tokens. Measured on one H200, 8B, 96 to 256 tokens: a round of 128 rows of weights that fold takes as long as 2.0
 // to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU). Other quantised weights are taken to be alike.
@@ -80,14 +78,14 @@ cudaError_t prepare_m128_wgmma(int32_t device) {
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
   const PreparedM128& m128 = prepared_of(device, args, first);
   if (args.tokens <= 64 || m128.clusters == 0) return false;
-  if (needs_input_sums(args.targets[first].weight.type) && args.input_sums == nullptr) return false;
+  if (reads_input_sums(args.targets[first].weight.type) && args.input_sums == nullptr) return false;
   return m128_wgmma_time(m128, args, first, last) < skinny_wgmma_time(device, args, first, last);
 }
 
 cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
   const PreparedM128& m128 = prepared_of(device, args, first);
   const int32_t type = args.targets[first].weight.type;
-  if (m128.clusters == 0 || (needs_input_sums(type) && args.input_sums == nullptr)) return cudaErrorNotSupported;
+  if (m128.clusters == 0 || (reads_input_sums(type) && args.input_sums == nullptr)) return cudaErrorNotSupported;
   WgmmaParams p = wgmma_params(args, first, last, kM128Panels);
   p.token_tiles = (args.tokens + kM128Tokens - 1) / kM128Tokens;
   if (int64_t{p.tiles} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
@@ -108,9 +106,12 @@ cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t firs
     for (int32_t i = 0; i < p.count && bytes > 0 && error == cudaSuccess; ++i)
       error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i][plane], kM128Panels / 2, bytes);
   }
-  if (error == cudaSuccess && needs_input_sums(type)) {
-    error = launch_input_sums(
-        {args.x, args.x_stride, args.tokens, static_cast<int32_t>(args.targets[first].weight.cols), args.input_sums}, on);
+  if (error == cudaSuccess && reads_input_sums(type)) {
+    if (!args.summed) {
+      const int32_t cols = static_cast<int32_t>(args.targets[first].weight.cols);
+      error = launch_input_sums({args.x, args.x_stride, args.tokens, cols, args.input_sums}, on);
+      p.tokens_early = 1;
+    }
     if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, kM128Tokens, &maps.input_sums);
   }
   return error == cudaSuccess ? launch.run(p, maps) : error;

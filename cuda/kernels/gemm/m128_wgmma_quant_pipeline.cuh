@@ -120,14 +120,14 @@ struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, kM128QuantSpareWar
     }
   }
 
-  // Runs in one thread, which requests all tokens and input sums. If blocks fold, the kernel ahead is the one that
-  // makes the sums (launch_m128_wgmma). When this kernel begins, the kernel that wrote the tokens has ended (launch.h,
-  // 4), so only the sums must be waited for.
+  // Runs in one thread, which requests all tokens and input sums. If the kernel ahead is the one that makes the sums alone
+  // (launch_m128_wgmma), the kernel that wrote the tokens has ended when this kernel begins (launch.h, 4), so only the sums
+  // must be waited for.
   __device__ __forceinline__ void produce_tokens() const {
     const int32_t begin = slice_begin(0), end = slice_begin(4);
     StageCursor cursor;
     uint32_t sums_phase = 0;
-    bool waits = Layout::folds;
+    bool waits = Layout::folds && p.tokens_early != 0;
     if (!waits) grid_wait();
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const int32_t token0 = item % p.token_tiles * Layout::tokens;
