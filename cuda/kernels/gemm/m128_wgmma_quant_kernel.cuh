@@ -152,20 +152,18 @@ struct M128QuantBlock : M128QuantPipeline<T> {
   // Rounded is the state from unit to unit, for the other types: the fragments of the next unit.
   struct Rounded {
     GroupHeader<T> header;
-    uint32_t a[4][4];
+    uint32_t a[2][4][4];
     int32_t u = 0;  // of the unit after it in its group
   };
 
-  // Makes the fragments of the block's next unit, if there is one.
-  __device__ __forceinline__ void begin(Rounded& s, Cursors& cursor) const {
-    if (s.u == 0) {
-      if (cursor.left == 0) return;
-      --cursor.left;
-    }
-    await_weights(cursor);
+  // Makes the fragments of the block's next unit. After the last they are of no use, but products do not wait for a branch.
+  __device__ __forceinline__ void begin(Rounded& s, Cursors& cursor) const { begin(s, s.a[0], cursor); }
+  __device__ __forceinline__ void begin(Rounded& s, uint32_t (&a)[4][4], Cursors& cursor) const {
+    if (cursor.left > 0) await_weights(cursor);
     const uint32_t quants = plane(cursor.weights.stage, 0);
     RoundedUnit<T> unit;
     if constexpr (f.units == 1) {
+      --cursor.left;
       unit.begin(quants, quants + f.quants, quants + f.quants + f.high, s.header, lane);
     } else {
       if (s.u == 0) {
@@ -173,32 +171,47 @@ struct M128QuantBlock : M128QuantPipeline<T> {
         cursor.header_slot ^= 1;
       }
       s.u = (s.u + 1) % f.units;
+      if (s.u == 0) --cursor.left;
       unit.begin(quants, plane(cursor.weights.stage, 1), plane(cursor.weights.stage, 2), s.header, lane);
     }
-    unit.take_all(s.a);
+    unit.take_all(a);
+  }
+
+  // Issues the products of a unit, and returns its stage.
+  __device__ __forceinline__ int32_t issue(Sums& acc, const uint32_t (&a)[4][4], Cursors& cursor) const {
+    const int32_t stage = cursor.rows.stage;
+    barrier_wait(full + stage * 8, cursor.rows.phase);
+    wgmma_fence();
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) wgmma_m64<__half>(acc, a[step], rows_at(stage, 0) + step * 2);
+    wgmma_commit();
+    release_weights(cursor);
+    cursor.rows.next();
+    return stage;
   }
 
   // Adds the products of `groups` groups, the first unit of which has begun, and begins the unit after them. A unit's
-  // fragments are made while the products of the one before run.
+  // fragments are made while the products of the one before run, in other registers. The last of an odd number of units
+  // ends first.
   __device__ __forceinline__ void multiply(Sums& acc, Rounded& s, Cursors& cursor, int32_t groups) const {
+    int32_t units = groups * f.units;
 #pragma unroll 1
-    for (int32_t units = groups * f.units; units > 0; --units) {
-      uint32_t a[4][4];
+    for (; units > 1; units -= 2) {
 #pragma unroll
-      for (int32_t i = 0; i < 16; ++i) a[i / 4][i % 4] = s.a[i / 4][i % 4];
-      const int32_t stage = cursor.rows.stage;
-      barrier_wait(full + stage * 8, cursor.rows.phase);
-      wgmma_fence();
-#pragma unroll
-      for (int32_t step = 0; step < 4; ++step) wgmma_m64<__half>(acc, a[step], rows_at(stage, 0) + step * 2);
-      wgmma_commit();
-      release_weights(cursor);
-      begin(s, cursor);
-      wgmma_wait<0>();
-      wgmma_keep(a);
-      release(empty + stage * 8);
-      cursor.rows.next();
+      for (int32_t i = 0; i < 2; ++i) {
+        const int32_t stage = issue(acc, s.a[i], cursor);
+        begin(s, s.a[1 - i], cursor);
+        wgmma_wait<0>();
+        wgmma_keep(s.a[i]);
+        release(empty + stage * 8);
+      }
     }
+    if (units == 0) return;
+    const int32_t stage = issue(acc, s.a[0], cursor);
+    wgmma_wait<0>();
+    wgmma_keep(s.a[0]);
+    release(empty + stage * 8);
+    begin(s, cursor);
   }
 
   // Address of what this thread saves of a tile's first two slices.
