@@ -7,6 +7,8 @@
 // hidden_rows: out[r, d] = x[s, d] / sqrt(mean_d x[s, d]^2 + eps) * weight[d] in f32, s = gather[r]. The same blocks and the
 // same sum. Moves 12 bytes an element: the sum and the product each read the row.
 // Test bound: 2^-20 of the double reference.
+#include "kernels/gemm/input_sums.cuh"
+#include "kernels/gemm/input_sums.h"
 #include "kernels/norm.h"
 #include "kernels/norm_row.cuh"
 #include "millrace/engine.h"
@@ -16,7 +18,16 @@ namespace {
 
 constexpr int kKept = kNormKept;
 
-template <class T, bool whole>
+// Sums a row that the block has written. A warp has eight blocks of 256 of it.
+__device__ __forceinline__ void sum_row(const __half* row, uint8_t* to, int32_t dim) {
+  const int32_t blocks = dim / 256, lane = static_cast<int32_t>(threadIdx.x) % 32;
+  for (int32_t first = static_cast<int32_t>(threadIdx.x) / 32 * 8; first < blocks; first += static_cast<int32_t>(blockDim.x) / 32 * 8) {
+    const int32_t block = first + lane / 4;
+    sum_blocks(row + min(block, blocks - 1) * 256, to + block * kInputSumBytes, block < blocks, lane);
+  }
+}
+
+template <class T, bool whole, bool sums = false>
 __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   __shared__ float scratch[32];
   const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x;
@@ -54,6 +65,10 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   }
   for (int32_t i = threadIdx.x + kKept * threads; i < groups; i += threads)
     store_normed<T, whole>(out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
+  if constexpr (sums) {
+    __syncthreads();
+    sum_row(out, static_cast<uint8_t*>(a.input_sums) + r * (a.dim / 256) * kInputSumBytes, a.dim);
+  }
 }
 
 template <bool whole>
@@ -83,6 +98,10 @@ cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on) {
   if (args.rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(args.rows)), block(static_cast<unsigned>(32 * norm_warps(args.dim)));
   const bool whole = args.dim % 4 == 0 && args.x_stride % 4 == 0 && args.out_stride % 4 == 0;
+  if (args.input_sums != nullptr) {
+    const bool summed = whole && args.act == Act::kF16 && args.gather == nullptr && args.dim % 256 == 0;
+    return summed ? launch(on, grid, block, 0, row_per_block<__half, true, true>, args) : cudaErrorInvalidValue;
+  }
   return with_act(args.act, [&](auto element) {
     typedef decltype(element) T;
     return launch(on, grid, block, 0, whole ? row_per_block<T, true> : row_per_block<T, false>, args);

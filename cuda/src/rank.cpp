@@ -121,14 +121,14 @@ InputType Rank::normed_type(Act act, const float* weight) const {
   return weight == nullptr ? activations_.residual(act) : activations_.normed(act);
 }
 
-void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
-  if (source.applied) return;
+bool Rank::norm(const BranchNorm& source, const Span& span, const Stream& on, void* input_sums) {
+  if (source.applied) return false;
   const InputType& type = source.type;
   if (source.weight == nullptr) {  // padding after rows is zero on both sides
     const int64_t skip = span.first * sizes_.hidden_stride;
     CUDA_CHECK(launch_to_act({space_.x + skip, act_row(space_.norm, span.first, sizes_.hidden_stride), type.act,
                               span.count * sizes_.hidden_stride, 1 / type.scale, true}, on));
-    return;
+    return false;
   }
   RmsNormArgs args{};
   args.x = space_.x + span.first * sizes_.hidden_stride;
@@ -140,7 +140,9 @@ void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
   args.x_stride = args.out_stride = sizes_.hidden_stride;
   args.eps = desc_.norm_eps;
   args.scale = 1 / type.scale;
+  if (type.act == Act::kF16 && args.dim % 256 == 0) args.input_sums = input_sums;
   CUDA_CHECK(launch_rms_norm(args, on));
+  return args.input_sums != nullptr;
 }
 
 GemmArgs Rank::gemm_args(const Span& span, const InputType& type, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
@@ -231,7 +233,7 @@ void Rank::normed_gemm(const Span& span, const BranchNorm& source, Epilogue epil
 void Rank::normed_gemm(GemmArgs args, const Span& span, const BranchNorm& source, const Stream& on) {
   if (source.weight != nullptr && !source.applied && gemm_fuses_norm(args))
     args.norm = {space_.x + span.first * sizes_.hidden_stride, source.weight, desc_.norm_eps, 1 / args.x_scale};
-  else norm(source, span, on);
+  else args.summed = norm(source, span, on, gemm_reads_input_sums(args) ? args.input_sums : nullptr);
   CUDA_CHECK(launch_gemm(args, on));
 }
 

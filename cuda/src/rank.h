@@ -116,8 +116,9 @@ class Rank {
   void end_branch(const StepShape& shape, bool branch, const float* norm, const float* then, const BranchNorm* next, const Stream& on);
   // The same at the end of a layer, whose scale is applied.
   void end_layer(const StepShape& shape, int32_t layer, bool branch, const float* norm, const Stream& on);
-  // Into space().norm: the residual stream normed, unless the kernel that ended the branch before has done it.
-  void norm(const BranchNorm& source, const Span& span, const Stream& on);
+  // Into space().norm: the residual stream normed, unless the kernel that ended the branch before has done it. Returns whether
+  // the sums of the rows were written into input_sums, which may be null; they are if this kernel norms rows of f16.
+  bool norm(const BranchNorm& source, const Span& span, const Stream& on, void* input_sums = nullptr);
   InputType normed_type(Act act, const float* weight) const;
   // Queues one GEMM of rows [span.first, + count) of the residual stream, normed as `source` says, with the weights of `count` targets,
   // which share an epilogue; out of each target is its row 0. A rank writes its part of the columns to where the part begins.

@@ -93,21 +93,24 @@ class Tiles : public testing::TestWithParam<int32_t> {
     return outputs(piece, [](const GemmArgs& a) { return launch_gemm(a, Stream{}); });
   }
 
-  // Random tokens through launch_m128_wgmma.
+  // Whether the blocks of a cluster may share tokens of m128 tiles.
+  static bool has_token_tiles() { return quantised(GetParam()) && !reads_input_sums(GetParam()); }
+
+  // Random tokens through launch_m128_wgmma_as, in every way to share that the type has.
   void expect_m128_as_alone(int32_t tokens) {
     const PackedWeight& weight = args_.targets[0].weight;
     SCOPED_TRACE(testing::Message() << weight.rows << " x " << weight.cols << ", " << tokens << " tokens");
     give(acts_of(GetParam())[0], tokens);
     int device = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
-    bool here = true;
-    const std::vector<uint8_t> tall = outputs(tokens, [&](const GemmArgs& a) {
-      const cudaError_t error = launch_m128_wgmma(device, a, 0, a.count, Stream{});
-      here = error != cudaErrorNotSupported;
-      return here ? error : cudaSuccess;
-    });
-    if (!here) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
-    ASSERT_TRUE(outputs(1) == tall);
+    if (!wgmma_available(device)) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
+    const std::vector<uint8_t> alone = outputs(1);
+    for (const M128Share share : {M128Share::kK, M128Share::kTokens}) {
+      if (share == M128Share::kTokens && !has_token_tiles()) continue;
+      const std::vector<uint8_t> together =
+          outputs(tokens, [&](const GemmArgs& a) { return launch_m128_wgmma_as(share, device, a, 0, a.count, Stream{}); });
+      ASSERT_TRUE(together == alone) << "shared " << (share == M128Share::kK ? "K" : "tokens");
+    }
   }
 
   // Through launch_prefill_wgmma_as in every shape. If all rows' outputs are multiples of 16 bytes, they are stored by
@@ -230,7 +233,9 @@ TEST_P(M128Tiles, WaitForTheTokens) {
   for (const int32_t tokens : {70, 128, 300}) {
     SCOPED_TRACE(testing::Message() << tokens << " tokens");
     give(acts_of(GetParam())[0], tokens);
-    expect_to_wait([&](const GemmArgs& a, const Stream& on) { return launch_m128_wgmma(device, a, 0, 1, on); });
+    expect_to_wait([&](const GemmArgs& a, const Stream& on) { return launch_m128_wgmma_as(M128Share::kK, device, a, 0, 1, on); });
+    if (!has_token_tiles()) continue;
+    expect_to_wait([&](const GemmArgs& a, const Stream& on) { return launch_m128_wgmma_as(M128Share::kTokens, device, a, 0, 1, on); });
   }
 }
 
@@ -352,6 +357,13 @@ TEST_P(ManyTokens, GetTheSameBits) {
       give(Act::kF16, tokens);
       const std::vector<uint8_t> alone = outputs(1);
       ASSERT_TRUE(outputs(tokens) == alone);
+      if (reads_input_sums(GetParam())) {
+        ASSERT_EQ(launch_input_sums({args_.x, args_.x_stride, tokens, static_cast<int32_t>(s.cols), args_.input_sums}, Stream{}),
+                  cudaSuccess);
+        args_.summed = true;
+        ASSERT_TRUE(outputs(tokens) == alone) << "with sums that are there already";
+        args_.summed = false;
+      }
       args_.input_sums = nullptr;
       ASSERT_TRUE(outputs(tokens) == alone) << "without terms";
     }

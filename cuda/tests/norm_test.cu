@@ -1,6 +1,7 @@
 // RMS norm, residual additions, SwiGLU and conversions against float64 on odd shapes.
 #include "kernel_fixture.h"
 #include "kernels/elementwise.h"
+#include "kernels/gemm/input_sums.h"
 #include "kernels/norm.h"
 #include "millrace/engine.h"
 
@@ -57,6 +58,35 @@ TEST(RmsNorm, GivesARowTheSameBitsAloneAndAmongOthers) {
     MUST(launch_rms_norm({dx + r * dim, dweight, nullptr, one.data(), Act::kBF16, 1, dim, dim, dim, 1e-6f}, Stream{}));
     EXPECT_TRUE(same_bits(one.read().data(), batch.data() + r * dim, dim));
   }
+}
+
+// Blocks of 256 that fill a warp's eight or not, for one warp and for several.
+TEST(RmsNorm, WritesTheInputSumsOfItsRows) {
+  Numbers numbers(3);
+  for (const int32_t dim : {256, 512, 2048, 2304, 4352, 16640}) {
+    const int32_t rows = 3, stride = dim + 8;
+    const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * stride)), weight = numbers.normals(static_cast<size_t>(dim));
+    const size_t words = static_cast<size_t>(input_sum_bytes(rows, dim) / 2);
+    Guarded<float> dx(x), dweight(weight);
+    Guarded<uint16_t> plain(static_cast<size_t>(rows * stride)), out(static_cast<size_t>(rows * stride)), want(words), sums(words);
+    RmsNormArgs args{dx, dweight, nullptr, plain.data(), Act::kF16, rows, dim, stride, stride, 1e-5f};
+    MUST(launch_rms_norm(args, Stream{}));
+    MUST(launch_input_sums({plain.data(), stride, rows, dim, want.data()}, Stream{}));
+    args.out = out.data();
+    args.input_sums = sums.data();
+    MUST(launch_rms_norm(args, Stream{}));
+    for (int64_t r = 0; r < rows; ++r) EXPECT_TRUE(same_bits(out.read().data() + r * stride, plain.read().data() + r * stride, dim)) << dim;
+    EXPECT_TRUE(same_bits(sums.read().data(), want.read().data(), words)) << dim;
+  }
+  const std::vector<float> ones(256, 1.0f);
+  Guarded<float> x(ones), weight(ones);
+  Guarded<int32_t> gather(std::vector<int32_t>{0});
+  Guarded<uint16_t> out(256), sums(static_cast<size_t>(input_sum_bytes(1, 256) / 2));
+  RmsNormArgs args{x, weight, nullptr, out.data(), Act::kBF16, 1, 256, 256, 256, 1e-5f, 1, sums.data()};
+  EXPECT_EQ(launch_rms_norm(args, Stream{}), cudaErrorInvalidValue);
+  args.act = Act::kF16;
+  args.gather = gather;
+  EXPECT_EQ(launch_rms_norm(args, Stream{}), cudaErrorInvalidValue);
 }
 
 TEST(RmsNorm, KeepsNaNToItsRow) {

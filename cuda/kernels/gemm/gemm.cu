@@ -224,6 +224,16 @@ bool gemm_fuses_heads(const GemmArgs& args) {
   return args.targets[0].weight.rows % dim == 0 && args.targets[1].weight.rows == kv_rows && args.targets[2].weight.rows == kv_rows;
 }
 
+bool gemm_reads_input_sums(const GemmArgs& args) {
+  int32_t device = 0;
+  const PreparedDevice* prepared_device = nullptr;
+  if (args.input_sums == nullptr || args.tokens <= kMostUnsummed) return false;
+  if (current(device, &prepared_device) != cudaSuccess || !wgmma_available(device)) return false;
+  return std::any_of(args.targets, args.targets + args.count, [&](const GemmTarget& target) {
+    return reads_input_sums(target.weight.type) && !by_prefill(args, target.weight.type);
+  });
+}
+
 bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
   return gate.type == up.type && gate.rows == up.rows && gate.cols == up.cols;
 }

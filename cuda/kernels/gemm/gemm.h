@@ -8,7 +8,7 @@
 //   gemv_async.cuh               1, 2 to 8   16 x 1, 16 x 8         mma, cp.async; each warp streams a slice of K
 //   gemv_registers.cuh           1 to 8      16 x 8                 the same; the inputs stay in registers
 //   skinny_wgmma_kernel.cuh      2 to 128    64 x 8 .. 64 x 128     wgmma, a cluster of two blocks shares a tile
-//   m128_wgmma_*kernel.cuh       above 64    128 x 128              the same with 128 rows
+//   m128_wgmma_*kernel.cuh       above 64    128 x 128              the same with 128 rows, or two tiles share tokens
 //   prefill_wgmma_kernel.cuh     prefill     64/128 x 64 .. 256     wgmma, persistent clusters of up to eight blocks
 //
 // One tile of a wgmma kernel (warp-specialised, as in CUTLASS and ThunderKittens):
@@ -115,6 +115,7 @@ struct GemmArgs {
   // Workspace of input_sum_bytes(tokens, cols) bytes (input_sums.h), 16-byte aligned, or null. No other GEMM may use it
   // until this one has ended. Without it many tokens take more time; the bits are the same.
   void* input_sums = nullptr;
+  bool summed = false;  // input_sums holds the sums of x already, written by the kernel that wrote x or by one before it
   // Semaphores (kGemmSemaphores), all zero before and after the GEMM. No other GEMM may use them until this one has
   // ended. Through them the blocks of one tile announce which K partition they have stored. If it is null, a kAddF32
   // GEMM by wgmma must have a single partition; otherwise it must have fewer than 2 097 152 columns.
@@ -131,6 +132,9 @@ bool gemm_fuses_norm(const GemmArgs& args);
 // rotation of neighbouring dims, a cache of the layout's activation type, and heads of a padded width without a norm of
 // their own.
 bool gemm_fuses_heads(const GemmArgs& args);
+
+// Returns whether launch_gemm reads sums of x from input_sums, so that the kernel that writes x should write them too.
+bool gemm_reads_input_sums(const GemmArgs& args);
 
 // Raises the kernels' shared memory limits and measures how many tiles the device holds. Must be called once for each
 // device, with the device current, before its first GEMM and outside of stream capture.

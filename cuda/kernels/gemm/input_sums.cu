@@ -2,19 +2,13 @@
 // kernels.
 #include "kernels/gemm/input_sums.h"
 
-#include "kernels/gemm/folded.cuh"
+#include "kernels/gemm/input_sums.cuh"
 
 namespace mr::cuda {
 namespace {
 
 // Large blocks leave SMs to the GEMM that follows, which starts before this kernel ends.
 constexpr int32_t kThreads = 512;
-
-__device__ __forceinline__ uint32_t load_global4(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
 
 __global__ void __launch_bounds__(kThreads, 1) sum_inputs(InputSumsArgs a) {
   // The wait must not come later: m128_wgmma_quant_pipeline.cuh reads tokens early, and relies on the kernel that wrote
@@ -24,27 +18,9 @@ __global__ void __launch_bounds__(kThreads, 1) sum_inputs(InputSumsArgs a) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32, blocks = a.cols / 256;
   const int32_t warp = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x) / 32;
   const int32_t block = warp % blocks, token = warp / blocks * 8 + lane / 4;
-  // Lanes past the last token read the last one's, so that all loads of a lane are in flight at once.
-  const int64_t from = int64_t{min(token, a.tokens - 1)} * a.x_stride + block * 256 + lane % 4 * 2;
-  const uint32_t* const row = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(a.x) + 2 * from);
-  uint32_t x[8][4];
-#pragma unroll
-  for (int32_t i = 0; i < 8; ++i) {
-#pragma unroll
-    for (int32_t eight = 0; eight < 4; ++eight) x[i][eight] = load_global4(row + (i * 32 + eight * 8) / 2);
-  }
-  InputSums sums;
-  sums.clear();
-#pragma unroll
-  for (int32_t i = 0; i < 8; ++i) sums.add(x[i], i, lane);
-  uint32_t input_sums[3];
-  sums.split(input_sums);
-  if (token >= a.tokens) return;
-  uint32_t* const to =
-      reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(a.input_sums) + (int64_t{token} * blocks + block) * kInputSumBytes) + lane % 4;
-#pragma unroll
-  for (int32_t i = 0; i < 3; ++i) to[i * 4] = input_sums[i];
-  to[12] = 0;
+  const int64_t from = int64_t{min(token, a.tokens - 1)} * a.x_stride + block * 256;
+  uint8_t* const to = static_cast<uint8_t*>(a.input_sums) + (int64_t{token} * blocks + block) * kInputSumBytes;
+  sum_blocks(static_cast<const __half*>(a.x) + from, to, token < a.tokens, lane);
 }
 
 }  // namespace

@@ -21,44 +21,71 @@ struct PreparedM128 {
   int32_t clusters;  // clusters that the device holds at once; 0: the kernel does not run here
 };
 
-PreparedM128 prepared[kMaxDevices][kWeightTypeCount][2];
+PreparedM128 prepared[kMaxDevices][kWeightTypeCount][2][kM128Shares];
 
 template <int32_t i = 0>
-WgmmaKernel find_quants_kernel(int32_t type) {
+WgmmaKernel find_quants_kernel(int32_t type, M128Share share) {
   if constexpr (i < kWeightTypeCount) {
     constexpr int32_t T = kWeightFormats[i].type;
     if constexpr (quantised(T)) {
-      if (T == type) return m128_wgmma_quant_kernel<kernel_type(T)>();
+      if (T == type) return m128_wgmma_quant_kernel<kernel_type(T)>(share);
     }
-    return find_quants_kernel<i + 1>(type);
+    return find_quants_kernel<i + 1>(type, share);
   } else {
     return {};
   }
 }
 
 // Returns the kernel for a weight type, or null.
-WgmmaKernel find_kernel(int32_t type, Act act) {
+WgmmaKernel find_kernel(int32_t type, Act act, M128Share share) {
+  if (quantised(type)) return act == Act::kF16 ? find_quants_kernel(type, share) : WgmmaKernel{};
+  if (share != M128Share::kK) return {};
   if (type == kF16 && act == Act::kF16) return m128_wgmma_kernel_f16();
-  if (type == kBF16 && act == Act::kBF16) return m128_wgmma_kernel_bf16();
-  return act == Act::kF16 ? find_quants_kernel(type) : WgmmaKernel{};
+  return type == kBF16 && act == Act::kBF16 ? m128_wgmma_kernel_bf16() : WgmmaKernel{};
 }
 
-const PreparedM128& prepared_of(int32_t device, const GemmArgs& args, int32_t first) {
-  return prepared[device][weight_format_index(args.targets[first].weight.type)][static_cast<int32_t>(args.act)];
+const PreparedM128& prepared_of(M128Share share, int32_t device, const GemmArgs& args, int32_t first) {
+  const int32_t type = weight_format_index(args.targets[first].weight.type);
+  return prepared[device][type][static_cast<int32_t>(args.act)][static_cast<int32_t>(share)];
 }
 
-bool needs_input_sums(int32_t type) { return type == kQ4_K || type == kQ5_K; }
+bool runs(const PreparedM128& m128, const GemmArgs& args, int32_t first) {
+  return m128.clusters > 0 && (!reads_input_sums(args.targets[first].weight.type) || args.input_sums != nullptr);
+}
+
+// Returns the clusters of tiles of a launch.
+int64_t items_of(M128Share share, const GemmArgs& args, int64_t tiles) {
+  const int64_t together = share == M128Share::kTokens ? kM128Cluster : 1;
+  return (tiles + together - 1) / together * ((args.tokens + kM128Tokens - 1) / kM128Tokens);
+}
 
 // Estimates the rounds of tiles of a launch in the unit of skinny_wgmma_time, whose tiles have half the rows and half
 // the tokens. Measured on one H200, 8B, 96 to 256 tokens: a round of 128 rows of weights that fold takes as long as 2.0
-// to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU). Other quantised weights are taken to be alike.
-int64_t m128_wgmma_time(const PreparedM128& m128, const GemmArgs& args, int32_t first, int32_t last) {
-  const int32_t type = args.targets[first].weight.type;
-  const int64_t tiles = wgmma_params(args, first, last, kM128Panels).tiles;
-  const int64_t items = tiles * ((args.tokens + kM128Tokens - 1) / kM128Tokens), rounds = (items + m128.clusters - 1) / m128.clusters;
+// to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU). Other quantised weights are alike (q8_0: 2.9). A round of tiles with the
+// whole of K takes 31 to 32 us where one with half of K takes 18.3, and 35.6 with kSwiGLU (q8_0, 4 096 columns).
+int64_t m128_wgmma_time(M128Share share, const PreparedM128& m128, const GemmArgs& args, int32_t first, int64_t tiles) {
+  if (!runs(m128, args, first)) return INT64_MAX;
+  const int64_t rounds = (items_of(share, args, tiles) + m128.clusters - 1) / m128.clusters;
   constexpr int64_t kRound = kM128Panels * kPanelRows + kM128Tokens, kSkinnyRound = kRound / 2;
-  if (!quantised(type)) return rounds * kRound;
-  return rounds * kSkinnyRound * (args.epilogue == Epilogue::kSwiGLU ? 305 : 290) / 100;
+  const bool pair = args.epilogue == Epilogue::kSwiGLU, quants = quantised(args.targets[first].weight.type);
+  const int64_t round = quants ? kSkinnyRound * (pair ? 305 : 290) / 100 : kRound;
+  return rounds * (share == M128Share::kK ? round : round * (pair ? 195 : 172) / 100);
+}
+
+// Returns the faster way, and its time; INT64_MAX if there is none.
+struct M128Choice {
+  M128Share share;
+  int64_t time;
+};
+M128Choice choose(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
+  const int64_t tiles = wgmma_params(args, first, last, kM128Panels).tiles;
+  M128Choice best{M128Share::kK, INT64_MAX};
+  for (int32_t i = 0; i < kM128Shares; ++i) {
+    const M128Share share = static_cast<M128Share>(i);
+    const int64_t time = m128_wgmma_time(share, prepared_of(share, device, args, first), args, first, tiles);
+    if (time < best.time) best = {share, time};
+  }
+  return best;
 }
 
 }  // namespace
@@ -67,51 +94,61 @@ cudaError_t prepare_m128_wgmma(int32_t device) {
   if (!wgmma_available(device)) return cudaSuccess;
   for (int32_t t = 0; t < kWeightTypeCount; ++t) {
     for (int32_t a = 0; a < 2; ++a) {
-      PreparedM128& out = prepared[device][t][a];
-      out = {find_kernel(kWeightFormats[t].type, static_cast<Act>(a)), 0};
-      if (out.kernel.function == nullptr) continue;
-      const cudaError_t error = prepare_clusters(out.kernel, kM128Cluster, &out.clusters);
-      if (error != cudaSuccess) return error;
+      for (int32_t share = 0; share < kM128Shares; ++share) {
+        PreparedM128& out = prepared[device][t][a][share];
+        out = {find_kernel(kWeightFormats[t].type, static_cast<Act>(a), static_cast<M128Share>(share)), 0};
+        if (out.kernel.function == nullptr) continue;
+        const cudaError_t error = prepare_clusters(out.kernel, kM128Cluster, &out.clusters);
+        if (error != cudaSuccess) return error;
+      }
     }
   }
   return cudaSuccess;
 }
 
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
-  const PreparedM128& m128 = prepared_of(device, args, first);
-  if (args.tokens <= 64 || m128.clusters == 0) return false;
-  if (needs_input_sums(args.targets[first].weight.type) && args.input_sums == nullptr) return false;
-  return m128_wgmma_time(m128, args, first, last) < skinny_wgmma_time(device, args, first, last);
+  if (args.tokens <= 64) return false;
+  const int64_t time = choose(device, args, first, last).time;
+  return time < INT64_MAX && time < skinny_wgmma_time(device, args, first, last);
 }
 
 cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const PreparedM128& m128 = prepared_of(device, args, first);
+  return launch_m128_wgmma_as(choose(device, args, first, last).share, device, args, first, last, on);
+}
+
+cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
+  const PreparedM128& m128 = prepared_of(share, device, args, first);
   const int32_t type = args.targets[first].weight.type;
-  if (m128.clusters == 0 || (needs_input_sums(type) && args.input_sums == nullptr)) return cudaErrorNotSupported;
+  if (!runs(m128, args, first)) return cudaErrorNotSupported;
   WgmmaParams p = wgmma_params(args, first, last, kM128Panels);
   p.token_tiles = (args.tokens + kM128Tokens - 1) / kM128Tokens;
-  if (int64_t{p.tiles} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-  p.items = p.tiles * p.token_tiles;
+  const int64_t items = items_of(share, args, p.tiles);
+  if (items > INT32_MAX / 4) return cudaErrorInvalidValue;
+  p.items = static_cast<int32_t>(items);
   p.item_stride = std::min(p.items, m128.clusters);
+  const int32_t box = share == M128Share::kTokens ? kM128Tokens / kM128Cluster : kM128Tokens;  // tokens that a block loads
   const ClusterLaunch launch(m128.kernel, p.item_stride, kM128Cluster, on);
   cudaError_t error = cudaSuccess;
   if (!quantised(type)) {
     M128Maps maps;
-    error = map_tokens(args, kM128Tokens, &maps.tokens);
+    error = map_tokens(args, box, &maps.tokens);
     for (int32_t i = 0; i < p.count && error == cudaSuccess; ++i) error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);
     return error == cudaSuccess ? launch.run(p, maps) : error;
   }
   M128QuantMaps maps{};
-  error = map_tokens(args, kM128Tokens, &maps.tokens);
+  error = map_tokens(args, box, &maps.tokens);
   for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
     const int32_t bytes = prefill_plane(kWeightFormats[weight_format_index(type)], plane);
     for (int32_t i = 0; i < p.count && bytes > 0 && error == cudaSuccess; ++i)
       error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i][plane], kM128Panels / 2, bytes);
   }
-  if (error == cudaSuccess && needs_input_sums(type)) {
-    error = launch_input_sums(
-        {args.x, args.x_stride, args.tokens, static_cast<int32_t>(args.targets[first].weight.cols), args.input_sums}, on);
-    if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, kM128Tokens, &maps.input_sums);
+  if (error == cudaSuccess && reads_input_sums(type)) {
+    if (!args.summed) {
+      const int32_t cols = static_cast<int32_t>(args.targets[first].weight.cols);
+      error = launch_input_sums({args.x, args.x_stride, args.tokens, cols, args.input_sums}, on);
+      p.tokens_early = 1;
+    }
+    if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, box, &maps.input_sums);
   }
   return error == cudaSuccess ? launch.run(p, maps) : error;
 }
@@ -121,6 +158,7 @@ cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t firs
 cudaError_t prepare_m128_wgmma(int32_t) { return cudaSuccess; }
 bool m128_wgmma_faster(int32_t, const GemmArgs&, int32_t, int32_t) { return false; }
 cudaError_t launch_m128_wgmma(int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
+cudaError_t launch_m128_wgmma_as(M128Share, int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 
 #endif
 

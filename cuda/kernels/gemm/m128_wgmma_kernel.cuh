@@ -39,19 +39,16 @@ struct M128Maps {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class A, int32_t tokens>
-struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
+struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
   using Layout = M128Layout<tokens>;
-  using Join = M128Reduction<A, tokens, kM128SpareWarps, 8>;
+  using Join = M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8>;
   using typename Join::Sums;
-  using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
+  using Join::first_item, Join::lane, Join::p, Join::ready, Join::slice_group, Join::slices, Join::token_of, Join::warp;
 
   const M128Maps& maps;
   uint32_t stage_memory, full, empty;  // shared memory addresses
 
   using StageCursor = PipelineState<Layout::stages>;
-
-  // Returns the first unit of this block's slice s, 0..4.
-  __device__ __forceinline__ int32_t slice_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }
 
   // Panels says where the four panels of each warpgroup are: the map of their weight, and the first panel.
   struct Panels {
@@ -59,7 +56,7 @@ struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
     int32_t first[2];
   };
   __device__ __forceinline__ Panels panel_of(int32_t item) const {
-    const int32_t tile = item / p.token_tiles;
+    const int32_t tile = this->tile_of(item);
     if (p.pair) return {{&maps.weights[0], &maps.weights[1]}, {tile * 4, tile * 4}};
     const int32_t i = target_index(p, tile), within = tile - p.targets[i].first_tile;
     const CUtensorMap* map = &maps.weights[i];
@@ -77,13 +74,13 @@ struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
 
   __device__ __forceinline__ void produce_tokens(int32_t item, int32_t unit, int32_t stage) const {
     const uint32_t to = stage_memory + stage * Layout::stage + Layout::weights;
-    tensor_copy(to, &maps.tokens, unit * kUnitCols, item % p.token_tiles * tokens, full + stage * 8);
+    tensor_copy(to, &maps.tokens, unit * kUnitCols, token_of(item), full + stage * 8);
   }
 
   // Runs in one thread.
   __device__ __forceinline__ void produce() const {
     // The first round of stages requests weights before the kernel ahead has ended, and tokens after it.
-    const int32_t begin = slice_begin(0), end = slice_begin(4);
+    const int32_t begin = slice_group(0), end = slice_group(slices);
     int32_t early = 0;
     for (int32_t item = first_item(); item < p.items && early < Layout::stages && begin < end; item += p.item_stride) {
       const auto panel = panel_of(item);
@@ -155,7 +152,7 @@ struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
         Sums slices[2] = {};
 #pragma unroll
         for (int32_t s = 0; s < 2; ++s)
-          multiply(slices[s], cursor, slice_begin(pair * 2 + s + 1) - slice_begin(pair * 2 + s));
+          multiply(slices[s], cursor, slice_group(pair * 2 + s + 1) - slice_group(pair * 2 + s));
 #pragma unroll
         for (int32_t i = 0; i < tokens / 2; ++i) slices[0][i] = slices[0][i] + slices[1][i];
         if (pair == 0) {

@@ -1,11 +1,11 @@
 // m128_wgmma_quant_kernel: the decode class by wgmma for quantised weights and many f16 tokens; see gemm.h for the
 // contract.
 //
-// Like m128_wgmma_kernel.cuh it processes tiles of 128 rows by 128 tokens with clusters of two blocks, so weights are
-// unpacked once for 128 tokens, while the products of the unit before run. If blocks fold, a consumer warpgroup alternates
+// It processes tiles of 128 rows by 128 tokens with clusters of two blocks, which share K or tokens (m128_wgmma.h), so weights
+// are unpacked once for 128 tokens, while the products of the unit before run. If blocks fold, a consumer warpgroup alternates
 // between the two halves of the tokens: while one half's products run, the other half's sums are scaled on the CUDA cores.
-// Finished slices are saved in shared memory, because accumulators of a further slice do not fit the registers.
-// m128_wgmma_reduction.cuh adds the sums of the two blocks.
+// Sums of finished slices are kept in registers or saved in shared memory, because not all fit the registers.
+// m128_wgmma_reduction.cuh adds the sums of two blocks that share a tile.
 #pragma once
 
 #include "kernels/gemm/m128_wgmma_quant_pipeline.cuh"
@@ -15,16 +15,16 @@ namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int32_t T>
-struct M128QuantBlock : M128QuantPipeline<T> {
-  using Pipeline = M128QuantPipeline<T>;
+template <int32_t T, M128Share share>
+struct M128QuantBlock : M128QuantPipeline<T, share> {
+  using Pipeline = M128QuantPipeline<T, share>;
   using typename Pipeline::Layout;
   using typename Pipeline::StageCursor;
   using typename Pipeline::WeightCursor;
   using typename Pipeline::Join::Sums;
   using Pipeline::empty, Pipeline::empty_sums, Pipeline::empty_weights, Pipeline::full, Pipeline::full_sums, Pipeline::full_weights;
   using Pipeline::f, Pipeline::first_item, Pipeline::lane, Pipeline::p, Pipeline::plane, Pipeline::release,
-      Pipeline::slice_begin, Pipeline::warp;
+      Pipeline::release_tokens, Pipeline::slice_group, Pipeline::slices, Pipeline::warp;
 
   using Half = float[Layout::tokens / 4];  // half of the tokens
 
@@ -98,7 +98,7 @@ struct M128QuantBlock : M128QuantPipeline<T> {
     release_weights(cursor);
     if constexpr (u > 0) {
       wgmma_wait<2>();
-      release(before);
+      release_tokens(before);
     }
     before = empty + stage * 8;
     cursor.rows.next();
@@ -137,13 +137,13 @@ struct M128QuantBlock : M128QuantPipeline<T> {
       add<0>(acc, s.c[0], d[0], d[1]);
       issue_mins<0>(s, mins);
       wgmma_wait<1>();
-      release(before);
+      release_tokens(before);
       add<1>(acc, s.c[1], d[0], d[1]);
       issue_mins<1>(s, mins);
       wgmma_wait<1>();
       add<0>(acc, s.c[0], dmin[0], dmin[1]);
       wgmma_wait<0>();
-      release(empty_sums);
+      release_tokens(empty_sums);
       cursor.sums_phase ^= 1;
       add<1>(acc, s.c[1], dmin[0], dmin[1]);
     }
@@ -152,20 +152,18 @@ struct M128QuantBlock : M128QuantPipeline<T> {
   // Rounded is the state from unit to unit, for the other types: the fragments of the next unit.
   struct Rounded {
     GroupHeader<T> header;
-    uint32_t a[4][4];
+    uint32_t a[2][4][4];
     int32_t u = 0;  // of the unit after it in its group
   };
 
-  // Makes the fragments of the block's next unit, if there is one.
-  __device__ __forceinline__ void begin(Rounded& s, Cursors& cursor) const {
-    if (s.u == 0) {
-      if (cursor.left == 0) return;
-      --cursor.left;
-    }
-    await_weights(cursor);
+  // Makes the fragments of the block's next unit. After the last they are of no use, but products do not wait for a branch.
+  __device__ __forceinline__ void begin(Rounded& s, Cursors& cursor) const { begin(s, s.a[0], cursor); }
+  __device__ __forceinline__ void begin(Rounded& s, uint32_t (&a)[4][4], Cursors& cursor) const {
+    if (cursor.left > 0) await_weights(cursor);
     const uint32_t quants = plane(cursor.weights.stage, 0);
     RoundedUnit<T> unit;
     if constexpr (f.units == 1) {
+      --cursor.left;
       unit.begin(quants, quants + f.quants, quants + f.quants + f.high, s.header, lane);
     } else {
       if (s.u == 0) {
@@ -173,32 +171,47 @@ struct M128QuantBlock : M128QuantPipeline<T> {
         cursor.header_slot ^= 1;
       }
       s.u = (s.u + 1) % f.units;
+      if (s.u == 0) --cursor.left;
       unit.begin(quants, plane(cursor.weights.stage, 1), plane(cursor.weights.stage, 2), s.header, lane);
     }
-    unit.take_all(s.a);
+    unit.take_all(a);
+  }
+
+  // Issues the products of a unit, and returns its stage.
+  __device__ __forceinline__ int32_t issue(Sums& acc, const uint32_t (&a)[4][4], Cursors& cursor) const {
+    const int32_t stage = cursor.rows.stage;
+    barrier_wait(full + stage * 8, cursor.rows.phase);
+    wgmma_fence();
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) wgmma_m64<__half>(acc, a[step], rows_at(stage, 0) + step * 2);
+    wgmma_commit();
+    release_weights(cursor);
+    cursor.rows.next();
+    return stage;
   }
 
   // Adds the products of `groups` groups, the first unit of which has begun, and begins the unit after them. A unit's
-  // fragments are made while the products of the one before run.
+  // fragments are made while the products of the one before run, in other registers. The last of an odd number of units
+  // ends first.
   __device__ __forceinline__ void multiply(Sums& acc, Rounded& s, Cursors& cursor, int32_t groups) const {
+    int32_t units = groups * f.units;
 #pragma unroll 1
-    for (int32_t units = groups * f.units; units > 0; --units) {
-      uint32_t a[4][4];
+    for (; units > 1; units -= 2) {
 #pragma unroll
-      for (int32_t i = 0; i < 16; ++i) a[i / 4][i % 4] = s.a[i / 4][i % 4];
-      const int32_t stage = cursor.rows.stage;
-      barrier_wait(full + stage * 8, cursor.rows.phase);
-      wgmma_fence();
-#pragma unroll
-      for (int32_t step = 0; step < 4; ++step) wgmma_m64<__half>(acc, a[step], rows_at(stage, 0) + step * 2);
-      wgmma_commit();
-      release_weights(cursor);
-      begin(s, cursor);
-      wgmma_wait<0>();
-      wgmma_keep(a);
-      release(empty + stage * 8);
-      cursor.rows.next();
+      for (int32_t i = 0; i < 2; ++i) {
+        const int32_t stage = issue(acc, s.a[i], cursor);
+        begin(s, s.a[1 - i], cursor);
+        wgmma_wait<0>();
+        wgmma_keep(s.a[i]);
+        release_tokens(empty + stage * 8);
+      }
     }
+    if (units == 0) return;
+    const int32_t stage = issue(acc, s.a[0], cursor);
+    wgmma_wait<0>();
+    wgmma_keep(s.a[0]);
+    release_tokens(empty + stage * 8);
+    begin(s, cursor);
   }
 
   // Address of what this thread saves of a tile's first two slices.
@@ -221,8 +234,17 @@ struct M128QuantBlock : M128QuantPipeline<T> {
     }
   }
 
-  // Ends a slice. The first two are saved. The third goes to the reduction buffer, which holds the tile before until
-  // then, and the fourth is added to it.
+  using State = std::conditional_t<Layout::folds, Folded, Rounded>;
+
+  // Multiplies slice `slice` of the block.
+  __device__ __forceinline__ void multiply_slice(Sums& sums, State& s, Cursors& cursor, int32_t slice) const {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+    multiply(sums, s, cursor, slice_group(slice + 1) - slice_group(slice));
+  }
+
+  // Ends a slice of a tile that blocks share. The first two are saved. The third goes to the reduction buffer, which holds the
+  // tile before until then, and the fourth is added to it.
   __device__ __forceinline__ void end(int32_t slice, Sums& sums, uint32_t phase) const {
     if (slice == 0) {
       save(sums);
@@ -239,18 +261,47 @@ struct M128QuantBlock : M128QuantPipeline<T> {
     }
   }
 
+  // Multiplies and adds four slices of a tile of the block's own, the `four`-th of the block. Two are added in registers, the
+  // third is saved until the fourth ends, and the sum of the first four waits in the reduction buffer.
+  __device__ __forceinline__ void add_four(State& s, Cursors& cursor, int32_t four, uint32_t phase) const {
+    Sums sums, slice;
+    const auto add = [&] {
+#pragma unroll
+      for (int32_t i = 0; i < Layout::tokens / 2; ++i) sums[i] = sums[i] + slice[i];
+    };
+    multiply_slice(sums, s, cursor, four * 4);
+    multiply_slice(slice, s, cursor, four * 4 + 1);
+    add();
+    multiply_slice(slice, s, cursor, four * 4 + 2);
+    save(slice);
+    multiply_slice(slice, s, cursor, four * 4 + 3);
+    add_saved(slice);
+    add();
+    if (four == 0) {
+      this->wait_until_free(phase);
+      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+    } else {
+      this->for_sums([&](float& sum, int32_t i) { sum = sum + sums[i]; });
+    }
+  }
+
   __device__ __forceinline__ void consume() const {
-    std::conditional_t<Layout::folds, Folded, Rounded> s;
+    State s;
     Cursors cursor;
-    cursor.left = (slice_begin(4) - slice_begin(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
+    cursor.left = (slice_group(slices) - slice_group(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
     begin(s, cursor);
     uint32_t phase = 0;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+      if constexpr (Pipeline::whole) {
 #pragma unroll 1
-      for (int32_t slice = 0; slice < 4; ++slice) {
-        Sums sums = {};
-        multiply(sums, s, cursor, slice_begin(slice + 1) - slice_begin(slice));
-        end(slice, sums, phase);
+        for (int32_t four = 0; four < 2; ++four) add_four(s, cursor, four, phase);
+      } else {
+#pragma unroll 1
+        for (int32_t slice = 0; slice < slices; ++slice) {
+          Sums sums;
+          multiply_slice(sums, s, cursor, slice);
+          end(slice, sums, phase);
+        }
       }
       this->signal(Pipeline::ready);
       if (!this->last(item)) continue;
@@ -263,15 +314,16 @@ struct M128QuantBlock : M128QuantPipeline<T> {
 #endif
 
 #if MR_HOPPER
-template <int32_t T>
+template <int32_t T, M128Share share>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     gemm_m128_wgmma_quant(const __grid_constant__ WgmmaParams p, const __grid_constant__ M128QuantMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = M128QuantLayout<T>;
   extern __shared__ __align__(1024) uint8_t m128_memory[];
-  constexpr int32_t kRegisters = 208, kSpareRegisters = 88;
+  using Block = M128QuantBlock<T, share>;
+  constexpr int32_t kRegisters = Block::whole ? 224 : 208, kSpareRegisters = Block::whole ? 56 : 88;
   static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
-  M128QuantBlock<T> block{{{p}, maps}};
+  Block block{{{p}, maps}};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -293,16 +345,16 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   if (threadIdx.x == 0) {
     for (int32_t i = 0; i < Layout::row_stages; ++i) {
       barrier_init(block.full + i * 8, 1);
-      barrier_init(block.empty + i * 8, 8);  // the consumer warps
+      barrier_init(block.empty + i * 8, 8 * Block::readers);  // the consumer warps
     }
     for (int32_t i = 0; i < Layout::weight_stages; ++i) {
       barrier_init(block.full_weights + i * 8, 1);
       barrier_init(block.empty_weights + i * 8, 8);
     }
     barrier_init(block.full_sums, 1);
-    barrier_init(block.empty_sums, 8);
-    barrier_init(block.ready, 8 * kM128Cluster);
-    barrier_init(block.free, kM128QuantSpareWarps * kM128Cluster);
+    barrier_init(block.empty_sums, 8 * Block::readers);
+    barrier_init(block.ready, 8 * Block::signals);
+    barrier_init(block.free, kM128QuantSpareWarps * Block::signals);
     barrier_init_fence();
   }
   cluster_sync();
@@ -326,15 +378,22 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #endif
 }
 
-template <int32_t T>
+template <int32_t T, M128Share share>
 WgmmaKernel m128_wgmma_quant_kernel_of() {
-  return {reinterpret_cast<const void*>(&gemm_m128_wgmma_quant<T>), M128QuantLayout<T>::bytes, kWgmmaThreads, kM128Tokens};
+  return {reinterpret_cast<const void*>(&gemm_m128_wgmma_quant<T, share>), M128QuantLayout<T>::bytes, kWgmmaThreads, kM128Tokens};
 }
 #else
-template <int32_t T>
+template <int32_t T, M128Share share>
 WgmmaKernel m128_wgmma_quant_kernel_of() {
   return {};
 }
 #endif
+
+template <int32_t T>
+WgmmaKernel m128_wgmma_quant_kernel_for(M128Share share) {
+  if (share == M128Share::kK) return m128_wgmma_quant_kernel_of<T, M128Share::kK>();
+  if constexpr (kFolds<T>) return {};
+  else return m128_wgmma_quant_kernel_of<T, M128Share::kTokens>();
+}
 
 }  // namespace mr::cuda

@@ -64,11 +64,11 @@ struct M128QuantMaps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int32_t T>
-struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, kM128QuantSpareWarps, 2> {
+template <int32_t T, M128Share share>
+struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, share, kM128QuantSpareWarps, 2> {
   using Layout = M128QuantLayout<T>;
-  using Join = M128Reduction<__half, kM128Tokens, kM128QuantSpareWarps, 2>;
-  using Join::first_item, Join::lane, Join::p, Join::rank, Join::warp;
+  using Join = M128Reduction<__half, kM128Tokens, share, kM128QuantSpareWarps, 2>;
+  using Join::first_item, Join::lane, Join::p, Join::slice_group, Join::slices, Join::warp;
   static constexpr WeightFormat f = Format<T>::f;
 
   const M128QuantMaps& maps;
@@ -79,17 +79,14 @@ struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, kM128QuantSpareWar
   using StageCursor = PipelineState<Layout::row_stages>;
   using WeightCursor = PipelineState<Layout::weight_stages>;
 
-  // Returns the first group of this block's slice s, 0..4.
-  __device__ __forceinline__ int32_t slice_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }
-
   // Runs in one thread, which requests all weights. Weights are constants, so it waits for no kernel. Panels past the
   // last become zeros.
   __device__ __forceinline__ void produce_weights() const {
-    const int32_t begin = slice_begin(0), end = slice_begin(4);
+    const int32_t begin = slice_group(0), end = slice_group(slices);
     WeightCursor cursor;
     uint32_t header_slot = 0;  // of the two
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
-      const int32_t tile = item / p.token_tiles, i = p.pair ? 0 : target_index(p, tile);
+      const int32_t tile = min(this->tile_of(item), p.tiles - 1), i = p.pair ? 0 : target_index(p, tile);
       const int32_t first = p.pair ? tile * 4 : (tile - p.targets[i].first_tile) * kM128Panels;
 #pragma unroll 1
       for (int32_t group = begin; group < end; ++group, header_slot ^= 1) {
@@ -120,17 +117,17 @@ struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, kM128QuantSpareWar
     }
   }
 
-  // Runs in one thread, which requests all tokens and input sums. If blocks fold, the kernel ahead is the one that
-  // makes the sums (launch_m128_wgmma). When this kernel begins, the kernel that wrote the tokens has ended (launch.h,
-  // 4), so only the sums must be waited for.
+  // Runs in one thread, which requests all tokens and input sums. If the kernel ahead is the one that makes the sums alone
+  // (launch_m128_wgmma), the kernel that wrote the tokens has ended when this kernel begins (launch.h, 4), so only the sums
+  // must be waited for.
   __device__ __forceinline__ void produce_tokens() const {
-    const int32_t begin = slice_begin(0), end = slice_begin(4);
+    const int32_t begin = slice_group(0), end = slice_group(slices);
     StageCursor cursor;
     uint32_t sums_phase = 0;
-    bool waits = Layout::folds;
+    bool waits = Layout::folds && p.tokens_early != 0;
     if (!waits) grid_wait();
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
-      const int32_t token0 = item % p.token_tiles * Layout::tokens;
+      const int32_t token0 = this->token_of(item);
 #pragma unroll 1
       for (int32_t group = begin; group < end; ++group) {
 #pragma unroll 1
@@ -138,14 +135,15 @@ struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, kM128QuantSpareWar
           const uint32_t done = full + cursor.stage * 8;
           barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
           barrier_expect(done, Layout::rows);
-          tensor_copy(rows + cursor.stage * Layout::rows, &maps.tokens, (group * f.units + u) * kUnitCols, token0, done);
+          const int32_t column = (group * f.units + u) * kUnitCols;
+          this->copy_tokens(rows + cursor.stage * Layout::rows, &maps.tokens, column, token0, Layout::rows, done);
         }
         if constexpr (Layout::folds) {  // after the group's units, because they are needed last
           if (waits) grid_wait();
           waits = false;
           barrier_wait(empty_sums, sums_phase ^ 1);
           barrier_expect(full_sums, Layout::input_sums);
-          tensor_copy(input_sums, &maps.input_sums, group * (kInputSumBytes / 2), token0, full_sums);
+          this->copy_tokens(input_sums, &maps.input_sums, group * (kInputSumBytes / 2), token0, Layout::input_sums, full_sums);
           sums_phase ^= 1;
         }
       }

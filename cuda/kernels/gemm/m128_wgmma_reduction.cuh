@@ -1,8 +1,11 @@
-// m128_wgmma_reduction: how the two blocks of a cluster add their sums of a tile of 128 rows, and the epilogue.
+// m128_wgmma_reduction: how blocks share tiles of 128 rows in clusters of two, how their sums are added, and the epilogue.
 //
-// Each block stores its sums of a tile in its shared memory, one column for each token, and reads the other block's
-// through distributed shared memory. Each block finishes half of the rows. Spare warps do this while the consumers
-// multiply the next tile; the consumers themselves finish the last tile. Of a pair the first 64 rows are the gate's.
+// M128Share::kK: the two blocks share a tile along K. Each stores its sums of a tile in its shared memory, one column for
+// each token, and reads the other block's through distributed shared memory. Each finishes half of the rows.
+// M128Share::kTokens: the blocks have neighbouring tiles of the same tokens, each with the whole of K, and each loads half of
+// the tokens for both. A block finishes its own tile.
+// Spare warps finish a tile while the consumers multiply the next; the consumers themselves finish the last tile. Of a pair
+// the first 64 rows are the gate's.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -16,21 +19,29 @@ namespace mr::cuda {
 
 template <int32_t tokens>
 struct M128ReductionLayout {
-  static constexpr int32_t rows = kM128Panels * kPanelRows, stride = rows + 4;  // floats; a token's column
-  static constexpr int32_t bytes = tokens * stride * 4;
+  static constexpr int32_t rows = kM128Panels * kPanelRows;  // floats of a token's column
+  static constexpr int32_t bytes = tokens * rows * 4;
+  // Four rows are a piece of 16 bytes. Piece i of column c is stored at i ^ swizzle(c), so that neither the products' order of
+  // rows and columns nor rows in order meet in a bank.
+  __host__ __device__ static constexpr int32_t swizzle(int32_t column) { return column / 2 % 4 * 2; }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // spare_warps_: the block's last warps, which run epilogues. sets_: pairs of columns whose residual a consumer warp
 // prefetches.
-template <class A, int32_t tokens, int32_t spare_warps_, int32_t sets_>
+template <class A, int32_t tokens_, M128Share share, int32_t spare_warps_, int32_t sets_>
 struct M128Reduction {
+  static constexpr int32_t tokens = tokens_;
+  static constexpr bool whole = share == M128Share::kTokens;  // a block has the whole of K
   using Layout = M128ReductionLayout<tokens>;
   using Sums = float[tokens / 2];
   static constexpr int32_t cluster = kM128Cluster, spare_warps = spare_warps_;
-  static constexpr int32_t own_rows = Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block finishes
+  static constexpr int32_t own_rows = whole ? Layout::rows : Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block finishes
   static_assert(cluster == 2, "sums are this block's and the other's");
+  static constexpr int32_t slices = whole ? 8 : 4;     // of K that a block multiplies
+  static constexpr int32_t signals = whole ? 1 : cluster;  // blocks whose warps arrive at a barrier of sums
+  static constexpr int32_t readers = whole ? cluster : 1;  // blocks that read the tokens that a block loads
 
   const WgmmaParams& p;
   uint32_t reduction, ready, free;  // addresses; barriers of a tile's sums: all stored, all read
@@ -40,23 +51,57 @@ struct M128Reduction {
   __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / cluster; }
   __device__ __forceinline__ bool last(int32_t item) const { return item + p.item_stride >= p.items; }
 
-  // Arrives at the barrier in every block of the cluster: this warp has stored, or read, the sums.
+  // The tile and the first token of an item. A tile may lie past the last, if blocks have a tile each.
+  __device__ __forceinline__ int32_t tile_of(int32_t item) const {
+    return whole ? item / p.token_tiles * cluster + rank : item / p.token_tiles;
+  }
+  __device__ __forceinline__ int32_t token_of(int32_t item) const { return item % p.token_tiles * tokens; }
+  // Returns the group of columns at which this block's slice s begins, 0..slices.
+  __device__ __forceinline__ int32_t slice_group(int32_t s) const { return p.groups * (whole ? s : rank * slices + s) / 8; }
+
+  // Arrives at the barrier in every block that reads the sums: this warp has stored, or read, them.
   __device__ __forceinline__ void signal(uint32_t barrier) const {
     __syncwarp();
-    if (lane < cluster) barrier_publish_at(barrier, lane);
+    if constexpr (whole) {
+      if (lane == 0) barrier_arrive(barrier);
+    } else {
+      if (lane < cluster) barrier_publish_at(barrier, lane);
+    }
+  }
+  __device__ __forceinline__ static void await(uint32_t barrier, uint32_t parity) {
+    if constexpr (whole) barrier_wait(barrier, parity);
+    else barrier_wait_cluster(barrier, parity);
+  }
+  // Releases a stage that has tokens, in every block that loads some of them.
+  __device__ __forceinline__ void release_tokens(uint32_t barrier) const {
+    __syncwarp();
+    if constexpr (whole) {
+      if (lane < cluster) barrier_arrive_at(barrier, lane);
+    } else {
+      if (lane == 0) barrier_arrive(barrier);
+    }
+  }
+  // Copies a box of columns of a tile's tokens, or, if the blocks share them, of half of the tokens for both. bytes: of all
+  // tokens.
+  __device__ __forceinline__ void copy_tokens(uint32_t to, const void* map, int32_t x, int32_t token0, int32_t bytes, uint32_t done) const {
+    constexpr uint16_t both = (1 << cluster) - 1;
+    if constexpr (whole) tensor_copy(to + rank * (bytes / cluster), map, x, token0 + rank * (tokens / cluster), done, both);
+    else tensor_copy(to, map, x, token0, done);
   }
 
   // Waits until the tile before was read. phase: 0 for the block's first tile, then alternating.
-  __device__ __forceinline__ void wait_until_free(uint32_t phase) const { barrier_wait_cluster(free, phase ^ 1); }
+  __device__ __forceinline__ void wait_until_free(uint32_t phase) const { await(free, phase ^ 1); }
 
   // Calls put(sum, i) for each sum of this warp's panel of a tile; i is its index among this thread's sums.
   template <class Put>
   __device__ __forceinline__ void for_sums(Put&& put) const {
-    float* first = partial_sums + lane % 4 * 2 * Layout::stride + warp * kPanelRows + lane / 4;
+    const int32_t g = lane / 4, column = lane % 4 * 2, piece = warp * (kPanelRows / 4) + g / 4, by = Layout::swizzle(column);
+    float* const first = partial_sums + column * Layout::rows + g % 4;
+    float* const rows[2] = {first + (piece ^ by) * 4, first + ((piece + 2) ^ by) * 4};  // g and g + 8
 #pragma unroll
     for (int32_t n = 0; n < tokens / 8; ++n) {
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) put(first[(n * 8 + i % 2) * Layout::stride + i / 2 * 8], n * 4 + i);
+      for (int32_t i = 0; i < 4; ++i) put(rows[i / 2][(n * 8 + i % 2) * Layout::rows], n * 4 + i);
     }
   }
 
@@ -74,11 +119,11 @@ struct M128Reduction {
   template <bool multiplying>
   __device__ __forceinline__ void finish(int32_t item, uint32_t phase) const {
     constexpr int32_t workers = multiplying ? 8 : spare_warps;
-    const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens;
-    const int32_t worker = multiplying ? warp : warp - (12 - spare_warps), columns = min(p.tokens - token0, tokens);
+    const int32_t tile = tile_of(item), token0 = token_of(item), worker = multiplying ? warp : warp - (12 - spare_warps);
+    const int32_t columns = tile < p.tiles ? min(p.tokens - token0, tokens) : 0;
     // Consumers load the residual before they wait. Spare warps without a column must wait too, before they signal.
     const bool waits = !multiplying || p.pair;
-    if (waits) barrier_wait_cluster(ready, phase);
+    if (waits) await(ready, phase);
     if (p.pair) return end_pair<workers>(tile, token0, columns, worker);
     const uint32_t wait_for = waits ? 0 : 1 + phase;
     switch (p.epilogue) {
@@ -94,19 +139,28 @@ struct M128Reduction {
 
   // Source is the sums of four rows, from `row` of the tile on.
   struct Source {
-    uint32_t own, other;  // where this block's sums of them begin, and the other's
+    uint32_t own, other;  // where this block's sums begin, and the other's
+    int32_t piece;
 
-    // Adds the two blocks' sums of a column; columns past the last are read as the last.
+    // Adds the two blocks' sums of a column, if they share it; columns past the last are read as the last.
     __device__ __forceinline__ void reduced(Four& y, int32_t column, float scale) const {
-      const uint32_t offset = min(column, tokens - 1) * (Layout::stride * 4);
-      const uint4 a = load_shared16(own + offset), b = load_remote16(other + offset);
+      const int32_t c = min(column, tokens - 1), offset = c * (Layout::rows * 4) + (piece ^ Layout::swizzle(c)) * 16;
+      const uint4 a = load_shared16(own + offset);
+      if constexpr (whole) {
+        y[0] = __uint_as_float(a.x) * scale;
+        y[1] = __uint_as_float(a.y) * scale;
+        y[2] = __uint_as_float(a.z) * scale;
+        y[3] = __uint_as_float(a.w) * scale;
+        return;
+      }
+      const uint4 b = load_remote16(other + offset);
       y[0] = (__uint_as_float(a.x) + __uint_as_float(b.x)) * scale;
       y[1] = (__uint_as_float(a.y) + __uint_as_float(b.y)) * scale;
       y[2] = (__uint_as_float(a.z) + __uint_as_float(b.z)) * scale;
       y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
     }
   };
-  __device__ __forceinline__ Source source(int32_t row) const { return {reduction + row * 4, remote(reduction + row * 4, rank ^ 1)}; }
+  __device__ __forceinline__ Source source(int32_t row) const { return {reduction, remote(reduction, rank ^ 1), row / 4}; }
 
   // Result is where four rows of a target are written.
   template <class E>
@@ -157,7 +211,7 @@ struct M128Reduction {
     static_assert(sets % together == 0);
     int32_t within;
     const KernelTarget& target = target_of(p, tile, within);
-    const int32_t local = rank * own_rows + lane % lanes * 4, row = within * Layout::rows + local;
+    const int32_t local = (whole ? 0 : rank * own_rows) + lane % lanes * 4, row = within * Layout::rows + local;
     const Source sums = source(local);
     const Result<std::conditional_t<kind == Epilogue::kStoreAct, A, float>> result(target, row);
     const bool biased = target.bias != nullptr;
@@ -172,7 +226,7 @@ struct M128Reduction {
           if (c + j * step < columns) result.read(before[j], token0 + c + j * step);
         }
       }
-      if (wait_for != 0) barrier_wait_cluster(ready, wait_for - 1);
+      if (wait_for != 0) await(ready, wait_for - 1);
 #pragma unroll
       for (int32_t first = 0; first < sets; first += together) {
         Four y[together];
@@ -197,7 +251,7 @@ struct M128Reduction {
   template <int32_t workers>
   __device__ __forceinline__ void end_pair(int32_t tile, int32_t token0, int32_t columns, int32_t worker) const {
     constexpr int32_t lanes = own_pairs / 4, step = 32 / lanes * workers, together = 2;
-    const int32_t local = rank * own_pairs + lane % lanes * 4, row = tile * (Layout::rows / 2) + local;
+    const int32_t local = (whole ? 0 : rank * own_pairs) + lane % lanes * 4, row = tile * (Layout::rows / 2) + local;
     const Source gates = source(local), ups = source(local + Layout::rows / 2);
     const Result<A> result(p.targets[0], row);
     const bool biased[2] = {p.targets[0].bias != nullptr, p.targets[1].bias != nullptr};

@@ -54,7 +54,7 @@ SkinnyRun choose(int32_t device, const GemmArgs& args, int32_t first, int32_t ti
   const auto& forms = prepared[device][weight_format_index(args.targets[first].weight.type)][static_cast<int32_t>(args.act)];
   const int32_t form = args.tokens <= 8 && forms[0].clusters > 0 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
   const SkinnyRun usual = run_of(forms[form], tiles, args.tokens);
-  if (args.tokens <= 64) return usual;
+  if (args.tokens <= kMostUnsummed) return usual;
   // One more kernel in front costs about 4 us, which a second tile over the same token sums repays.
   if (forms[kSkinnyWithSums].clusters > 0 && args.input_sums != nullptr) {
     SkinnyRun run = run_of(forms[kSkinnyWithSums], tiles, args.tokens);
@@ -104,7 +104,8 @@ cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t fi
   SkinnyMaps maps{};
   cudaError_t error = map_tokens(args, tokens, &maps.tokens);
   if (error == cudaSuccess && run.with_sums) {
-    error = launch_input_sums({args.x, args.x_stride, args.tokens, static_cast<int32_t>(weight.cols), args.input_sums}, on);
+    const int32_t cols = static_cast<int32_t>(weight.cols);
+    if (!args.summed) error = launch_input_sums({args.x, args.x_stride, args.tokens, cols, args.input_sums}, on);
     if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, tokens, &maps.input_sums);
   }
   if (error != cudaSuccess) return error;

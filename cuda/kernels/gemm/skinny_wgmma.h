@@ -12,6 +12,8 @@ namespace mr::cuda {
 constexpr int32_t kSkinnyCluster = 2;  // blocks that share a tile along K
 constexpr int32_t kSkinnyPanels = 4;   // of a tile: 64 rows
 constexpr int32_t kSkinnyMaxTokens = 128;   // of a tile
+constexpr int32_t kMostUnsummed = 64;  // tokens of a GEMM; above, types that fold read their sums of inputs if there is a workspace
+constexpr bool reads_input_sums(int32_t type) { return type == kQ4_K || type == kQ5_K; }
 
 // Forms are tiles of 8, 16, 32 and 64 tokens; only types whose up to eight tokens other kernels do not multiply have the
 // first (few() of gemm.cu). kSkinnySingle has 128 tokens of one float type, for clusters that take a
