@@ -16,6 +16,7 @@
 #pragma once
 
 #include "kernels/attention/prefill_fetch.cuh"
+#include "kernels/attention/prefill_fetch_f8.cuh"
 #include "kernels/attention/prefill_weigh.cuh"
 #include "kernels/launch.h"
 
@@ -216,24 +217,25 @@ struct Consumer {
 
 #endif
 
-template <class T, int32_t dim>
+template <class T, int32_t dim, bool f8>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     prefill_attention_wgmma(const __grid_constant__ Params p, const __grid_constant__ CacheMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = UnitLayout<dim>;
-  constexpr int32_t kRegisters = 240, kSpareRegisters = 24;
+  constexpr int32_t kRegisters = f8 ? 216 : 240, kSpareRegisters = f8 ? 72 : 24;
   static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
   const uint32_t memory = kept_address(attention_memory());
   if (threadIdx.x == 0) {
     for (int32_t i = 0; i < Layout::stages * 8; i += 8) {
-      barrier_init(memory + static_cast<uint32_t>(Layout::keys_full + i), 1);
-      barrier_init(memory + static_cast<uint32_t>(Layout::values_full + i), 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::keys_full + i), f8 ? 4 : 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::values_full + i), f8 ? 4 : 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::keys_came + i), 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::values_came + i), 1);
       barrier_init(memory + static_cast<uint32_t>(Layout::keys_empty + i), kConsumers / 32);
       barrier_init(memory + static_cast<uint32_t>(Layout::values_empty + i), kConsumers / 32);
     }
-    barrier_init(memory + Layout::values_came, 1);
     barrier_init_fence();
   }
   __syncthreads();
@@ -241,8 +243,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   grid_trigger();
   if (warp >= kConsumers / 32) {
     registers_down<kSpareRegisters>();
-    if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);
-    if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true>(p, maps.values, memory, lane);
+    if constexpr (f8) {
+      F8Producer<T, dim>{p, memory, static_cast<int32_t>(threadIdx.x) - kConsumers, lane, {}, {}}.run();
+    } else {
+      if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);
+      if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true>(p, maps.values, memory, lane);
+    }
   } else {
     registers_up<kRegisters>();
     Consumer<T, dim>{p, memory, warp / 4, lane, {}, {}}.run();
