@@ -9,9 +9,9 @@
 // The first half of the dims is written while elements are read. Those of the second half wait in registers until every thread has
 // read its own. Values are one tile later than keys, because products need them one tile later.
 //
-// An element times its scale is rounded once to the layout's type, so that products need no scales. A value whose scale is NaN would
-// reach the rows that do not see its token, because a weight of 0 does not cancel a NaN. So it becomes 0, and the token's key becomes
-// NaN instead: its score is NaN in every row that sees it, and masked in all others.
+// Keys are widened exactly, and consumers multiply scores by the scales. A value times its scale is rounded once to the layout's type.
+// A value whose scale is NaN would reach the rows that do not see its token, because a weight of 0 does not cancel a NaN. So it becomes
+// 0, and the scale of the token's key becomes NaN: its score is NaN in every row that sees it, and masked in all others.
 #pragma once
 
 #include "kernels/attention/prefill_unit.cuh"
@@ -24,47 +24,24 @@ namespace mr::cuda::prefill {
 
 constexpr int32_t kWidenBarrier = 5;  // of the producer warpgroup; see prefill_wgmma_kernel.cuh for the others
 
-// Returns 16 elements times a scale.
+// Returns 16 elements times a factor, which must be a scale times WideF8<T>::kFactor.
 template <class T>
-__device__ __forceinline__ void scaled_f8(const uint4& elements, float scale, uint4 (&out)[2]) {
-#ifndef MR_F8_WAY
-#define MR_F8_WAY 0
-#endif
-  uint4 wide[2];
-  if constexpr (std::is_same_v<T, __half>) scale = scale > 145.0f ? 145.0f : scale;  // 448 * 145 is within f16's range
-  float factor = scale * WideF8<T>::kFactor;
-  if constexpr (MR_F8_WAY == 1 && std::is_same_v<T, __half>) {
-    const auto two = [](uint32_t x) {
-      uint2 y;
-      asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}" : "=r"(y.x), "=r"(y.y) : "r"(x));
-      return y;
-    };
-    const uint2 a = two(elements.x), b = two(elements.y), c = two(elements.z), d = two(elements.w);
-    wide[0] = make_uint4(a.x, a.y, b.x, b.y);
-    wide[1] = make_uint4(c.x, c.y, d.x, d.y);
-    factor = scale;
-  } else {
-    widen_f8<T>(elements, wide);
-  }
-  const auto pair = [&](uint32_t both) {
-    if constexpr (MR_F8_WAY == 2 && std::is_same_v<T, __half>) {
-      const __half2 y = __hmul2(*reinterpret_cast<const __half2*>(&both), __float2half2_rn(factor));
-      return *reinterpret_cast<const uint32_t*>(&y);
-    } else {
-      typename ActOps<T>::Pair two;
-      memcpy(&two, &both, sizeof two);
-      return ActOps<T>::pack(ActOps<T>::to(two.x) * factor, ActOps<T>::to(two.y) * factor);
-    }
+__device__ __forceinline__ void scaled_f8(const uint4& elements, float factor, uint4 (&out)[2]) {
+  widen_f8<T>(elements, out);
+  const auto scale = [&](uint32_t& both) {
+    typename ActOps<T>::Pair pair;
+    memcpy(&pair, &both, sizeof pair);
+    both = ActOps<T>::pack(ActOps<T>::to(pair.x) * factor, ActOps<T>::to(pair.y) * factor);
   };
 #pragma unroll
-  for (int32_t i = 0; i < 2; ++i) out[i] = make_uint4(pair(wide[i].x), pair(wide[i].y), pair(wide[i].z), pair(wide[i].w));
+  for (int32_t i = 0; i < 2; ++i) scale(out[i].x), scale(out[i].y), scale(out[i].z), scale(out[i].w);
 }
 
 template <class T, int32_t dim>
 struct F8Producer {
   using Layout = UnitLayout<dim>;
   static constexpr int32_t kTileKeys = Layout::tile_keys, kRaw = Layout::side / 2;
-  // A thread widens every 128th piece of 16 elements of a half row, four pieces each.
+  // A half row has four pieces of 16 elements, and a thread widens every 128th piece.
   static constexpr int32_t kPieces = kTileKeys * 4 / 128, kDirect = Layout::halves / 2, kHeld = Layout::halves - kDirect;
 
   struct Tile {
@@ -74,7 +51,7 @@ struct F8Producer {
 
   const Params& p;
   uint32_t memory;
-  int32_t thread, lane;  // of the warpgroup
+  int32_t thread, lane;  // of the warpgroup, of the warp
   PipelineState<Layout::stages> keys, values;
 
   __device__ __forceinline__ uint32_t barrier(int32_t barriers, int32_t stage) const {
@@ -92,7 +69,8 @@ struct F8Producer {
     const uint32_t came = barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage);
     const uint32_t to = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side + kRaw);
     const int32_t blocks = (tile.rows + layout.block_size - 1) / layout.block_size;
-    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * dim), scale_bytes = static_cast<uint32_t>(layout.block_size * 4);
+    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * dim);
+    const uint32_t scale_bytes = static_cast<uint32_t>(layout.block_size * 4);
     barrier_wait(barrier(of_values ? Layout::values_empty : Layout::keys_empty, at.stage), at.phase ^ 1);
     if (elected()) barrier_expect(came, static_cast<uint32_t>(blocks) * (element_bytes + (of_values ? 0u : 2u * scale_bytes)));
     const uint8_t* const cached_keys = static_cast<const uint8_t*>(p.args.common.keys);
@@ -101,7 +79,8 @@ struct F8Producer {
       const int32_t id = __shfl_sync(0xffffffffu, tile.id, i);
       if (!elected()) continue;
       const uint32_t block = static_cast<uint32_t>(i);
-      bulk_copy(to + block * element_bytes, (of_values ? cached_values : cached_keys) + layout.f8_at(id, tile.kv_head, 0), element_bytes, came);
+      const uint8_t* const elements = (of_values ? cached_values : cached_keys) + layout.f8_at(id, tile.kv_head, 0);
+      bulk_copy(to + block * element_bytes, elements, element_bytes, came);
       if (of_values) continue;
       const int64_t from = layout.f8_scale_at(id, tile.kv_head, 0);
       bulk_copy(scales(at.stage, 0) + block * scale_bytes, cached_keys + from, scale_bytes, came);
@@ -116,13 +95,18 @@ struct F8Producer {
     barrier_wait(barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage), at.phase);
     const uint32_t stage = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side);
     const int32_t piece = thread % 4, first_row = thread / 4;
-    float factor[kPieces];
+    [[maybe_unused]] float factor[kPieces];
+    const auto scale_at = [&](int32_t side, int32_t n) { return scales(at.stage, side) + static_cast<uint32_t>(n * 32 + first_row) * 4; };
 #pragma unroll
     for (int32_t n = 0; n < kPieces; ++n) {
-      const uint32_t row = static_cast<uint32_t>(n * 32 + first_row) * 4;
-      const float of_key = load_shared_float(scales(at.stage, 0) + row), of_value = load_shared_float(scales(at.stage, 1) + row);
-      if (of_values) factor[n] = isnan(of_value) ? 0.0f : of_value;
-      else factor[n] = isnan(of_value) ? of_value : of_key;
+      if constexpr (of_values) {
+        const float scale = load_shared_float(scale_at(1, n));
+        const float most = std::is_same_v<T, __half> ? 145.0f : scale;  // 448 * 145 is within f16's range
+        factor[n] = isnan(scale) || n * 32 + first_row >= rows ? 0.0f : fminf(scale, most) * WideF8<T>::kFactor;
+      } else if (piece == 0) {
+        const float of_key = load_shared_float(scale_at(0, n)), of_value = load_shared_float(scale_at(1, n));
+        store_shared4(scale_at(0, n), __float_as_uint((isnan(of_value) ? of_value : of_key) * WideF8<T>::kFactor));
+      }
     }
     const auto load = [&](int32_t half, int32_t n) {
       const int32_t row = n * 32 + first_row;
@@ -132,7 +116,8 @@ struct F8Producer {
     const auto store = [&](int32_t half, int32_t n, const uint4& elements) {
       const int32_t row = n * 32 + first_row;
       uint4 wide[2];
-      scaled_f8<T>(elements, row < rows ? factor[n] : 0.0f, wide);
+      if constexpr (of_values) scaled_f8<T>(elements, factor[n], wide);
+      else widen_f8<T>(elements, wide);
       const uint32_t to = stage + static_cast<uint32_t>(half * Layout::half + row * 128);
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) store_shared16(to + static_cast<uint32_t>((piece * 2 + i) ^ row % 8) * 16, wide[i]);
