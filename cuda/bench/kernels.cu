@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -113,14 +114,21 @@ struct Sequences {
   uint8_t *keys, *values;
   int64_t plane;  // bytes
 
-  // With 8 bits, elements and scales are whatever the noise is: times do not depend on the numbers.
+  // With 8 bits, elements are whatever the noise is. Scales are ordinary, because a score that is NaN makes a kernel scale its sums
+  // in every tile.
   Sequences(const std::vector<int32_t>& slot, const std::vector<int32_t>& position, int32_t sequences, int32_t length,
             Kv kv = Kv::kAct) {
     layout.kv = kv;
     const int32_t blocks = (length + kBlock - 1) / kBlock;
     plane = layout.block_bytes() * blocks * sequences;
     planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 2), 1, kLaunches));
-    const std::vector<uint16_t> fill = noise_f16(static_cast<size_t>(plane / 2));
+    std::vector<uint16_t> fill = noise_f16(static_cast<size_t>(plane / 2));
+    if (kv == Kv::kF8)
+      for (int32_t block = 0; block < blocks * sequences; ++block)
+        for (int32_t i = 0; i < kKvHeads * kBlock; ++i) {
+          const float scale = 0.005f;
+          std::memcpy(reinterpret_cast<uint8_t*>(fill.data()) + layout.f8_scale_at(block, 0, i), &scale, sizeof scale);
+        }
     keys = device<uint8_t>(static_cast<size_t>(plane * planes));
     values = device<uint8_t>(static_cast<size_t>(plane * planes));
     for (int32_t i = 0; i < planes; ++i) {

@@ -168,24 +168,25 @@ TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
 
 // The same work on as many SMs as there are blocks of work, and on fewer, which then process several.
 TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
-  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}, Shape{8, 2, 256, 16}, Shape{8, 1, 512, 16}}) {
-    const int32_t lengths[] = {700, 65, 1, 1300};
-    const Cache cache(Act::kBF16, shape, {700, 65, 1, 1300}, 77);
-    std::vector<Row> rows;
-    std::vector<PrefillTile> tiles;
-    for (int32_t s = 0; s < 4; ++s) {
-      cut(shape, static_cast<int32_t>(rows.size()), lengths[s], &tiles);
-      const std::vector<Row> own = rows_at(s, 0, lengths[s]);
-      rows.insert(rows.end(), own.begin(), own.end());
-    }
-    const std::vector<uint16_t> one = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
-    expect_near(cache, rows, one, {0, 699, 700, 764, 765, 766, 1789, 1790, 2065}, 1, "of one");
-    for (const int32_t sm_count : {2, 3, 13, 132, 1000})
-      for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kAlways}) {
-        const std::vector<uint16_t> got = attend(cache, rows, tiles, {0, 1, split, sm_count});
-        EXPECT_TRUE(same_bits(got.data(), one.data(), one.size())) << sm_count << " processors, dim " << shape.dim;
+  for (const bool f8 : {false, true})
+    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}, Shape{8, 2, 256, 16}, Shape{8, 1, 512, 16}}) {
+      const int32_t lengths[] = {700, 65, 1, 1300};
+      const Cache cache(f8 ? Act::kF16 : Act::kBF16, shape, {700, 65, 1, 1300}, 77, f8 ? Kv::kF8 : Kv::kAct);
+      std::vector<Row> rows;
+      std::vector<PrefillTile> tiles;
+      for (int32_t s = 0; s < 4; ++s) {
+        cut(shape, static_cast<int32_t>(rows.size()), lengths[s], &tiles);
+        const std::vector<Row> own = rows_at(s, 0, lengths[s]);
+        rows.insert(rows.end(), own.begin(), own.end());
       }
-  }
+      const std::vector<uint16_t> one = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
+      expect_near(cache, rows, one, {0, 699, 700, 764, 765, 766, 1789, 1790, 2065}, 1, "of one");
+      for (const int32_t sm_count : {2, 3, 13, 132, 1000})
+        for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kAlways}) {
+          const std::vector<uint16_t> got = attend(cache, rows, tiles, {0, 1, split, sm_count});
+          EXPECT_TRUE(same_bits(got.data(), one.data(), one.size())) << sm_count << " processors, dim " << shape.dim;
+        }
+    }
 }
 
 // Tiles that no row's window reaches are skipped, and the first one that is read lies within a piece of keys.
@@ -209,13 +210,14 @@ TEST(PrefillAttention, SeesAWindowOverSeveralTiles) {
 
 // A stage of shared memory that is released too early gives wrong rows once in several hundred launches. Keys in L2 arrive soonest.
 TEST(PrefillAttention, GivesTheSameBitsLaunchAfterLaunch) {
-  for (const Shape& shape : {Shape{8, 2, 64, 16}, Shape{8, 2, 128, 16}, Shape{8, 2, 256, 16}, Shape{8, 2, 256, 32}}) {
-    const int32_t length = 2100;
-    const Cache cache(Act::kF16, shape, {length}, 91);
-    std::vector<PrefillTile> tiles;
-    cut(shape, 0, length, &tiles);
-    (void)attend(cache, rows_at(0, 0, length), tiles, {0, 2000, PrefillSplit::kByWork, 132});
-  }
+  for (const Kv kv : {Kv::kAct, Kv::kF8})
+    for (const Shape& shape : {Shape{8, 2, 64, 16}, Shape{8, 2, 128, 16}, Shape{8, 2, 256, 16}, Shape{8, 2, 256, 32}}) {
+      const int32_t length = 2100;
+      const Cache cache(Act::kF16, shape, {length}, 91, kv);
+      std::vector<PrefillTile> tiles;
+      cut(shape, 0, length, &tiles);
+      (void)attend(cache, rows_at(0, 0, length), tiles, {0, 2000, PrefillSplit::kByWork, 132});
+    }
 }
 
 }  // namespace

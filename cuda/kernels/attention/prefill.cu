@@ -1,8 +1,7 @@
 // Prefill attention: tiles of query rows of one segment against its keys, with a running softmax (FlashAttention).
 //
-// On compute capability 9.0, caches of two-byte elements with heads of 64 or 128 dims use a kernel of their own
-// (attention/prefill_wgmma.h), which has other tiles of keys but the same pieces, merges and workspace. This is the
-// kernel of all other cases.
+// On compute capability 9.0, heads of 64, 128 or 256 dims use a kernel of their own (attention/prefill_wgmma.h), which
+// has other tiles of keys but the same pieces, merges and workspace. This is the kernel of all other cases.
 //
 // Tile      One block computes up to kBlocks * 64 packed rows, token by token, each with the query heads (up to 16) of
 //           one kv head, so that the heads share the loaded keys. A warp owns kBlocks groups of 16 rows and never

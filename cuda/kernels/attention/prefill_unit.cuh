@@ -21,12 +21,15 @@ struct UnitLayout {
   // Each thread's rows over the pieces before, f32; those of 256 dims do not fit and are in the workspace.
   static constexpr bool has_totals = dim <= 128;
   static constexpr int32_t totals = values + stages * side;
-  // Barriers of each stage: keys full and empty, values full and empty; and one for values whose last rows are not
-  // zeroed yet.
+  // Barriers of each stage: keys full and empty, values full and empty; keys, or values, that came but are not ready: 8 bits are
+  // not widened, and the last rows of other values are not zeroed.
   static constexpr int32_t barriers = totals + (has_totals ? kUnitRows * dim * 4 : 0);
   static constexpr int32_t keys_full = barriers, keys_empty = keys_full + stages * 8, values_full = keys_empty + stages * 8,
-                           values_empty = values_full + stages * 8, values_came = values_empty + stages * 8;
-  static constexpr int32_t bytes = values_came + 8;
+                           values_empty = values_full + stages * 8, keys_came = values_empty + stages * 8,
+                           values_came = keys_came + stages * 8;
+  // Scales of each stage's tokens, for 8 bits: of keys, then of values. F32.
+  static constexpr int32_t scales = (values_came + stages * 8 + 15) / 16 * 16;
+  static constexpr int32_t bytes = scales + stages * 2 * tile_keys * 4;
   static_assert(bytes <= 227 * 1024);
   static_assert(kFirstPiece % tile_keys == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
 };

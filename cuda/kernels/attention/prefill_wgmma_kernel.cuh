@@ -1,11 +1,11 @@
-// attention/prefill_wgmma_kernel: prefill attention by wgmma, for caches of two-byte elements and heads of 64, 128 or 256
-// dims. Pieces, merges and workspace slots are those of attention/prefill.cu.
+// attention/prefill_wgmma_kernel: prefill attention by wgmma, for heads of 64, 128 or 256 dims. Pieces, merges and workspace slots
+// are those of attention/prefill.cu.
 //
 // Unit      A block is persistent and processes one unit after another: up to 128 packed rows, and all pieces of their
 //           keys or one. Two consumer warpgroups have 64 rows each and never exchange values.
 // Keys      are loaded in tiles of 128 absolute positions, 64 of 256 dims. One producer warp loads keys and one values, two tiles ahead
 //           (four for 64 dims), also of the next unit. A piece starts a new softmax. A tile that a row does not see
-//           leaves its sums as they are.
+//           leaves its sums as they are. Keys and values of 8 bits are widened by all four producer warps (prefill_fetch_f8.cuh).
 // Pipeline  The scores of a tile are multiplied together with the weighted values of the tile before it. The warpgroups
 //           issue products alternately (ping-pong, as in FlashAttention-3), so that one computes exponentials while the
 //           other's products run:
@@ -16,6 +16,7 @@
 #pragma once
 
 #include "kernels/attention/prefill_fetch.cuh"
+#include "kernels/attention/prefill_fetch_f8.cuh"
 #include "kernels/attention/prefill_weigh.cuh"
 #include "kernels/launch.h"
 
@@ -30,7 +31,7 @@ struct CacheMaps {
 // Named barriers of the consumer warpgroups: two for their alternation, and one of each group alone.
 constexpr int32_t kOrderBarrier = 1, kGroupBarrier = 3;
 
-template <class T, int32_t dim>
+template <class T, int32_t dim, bool f8>
 struct Consumer {
   using Layout = UnitLayout<dim>;
   using StageCursor = PipelineState<Layout::stages>;
@@ -63,6 +64,22 @@ struct Consumer {
                               k + static_cast<uint64_t>(half * (Layout::half / 16) + within));
     }
     wgmma_commit();
+  }
+
+  // Ends the reading of keys: multiplies scores of 8-bit keys by the keys' scales.
+  __device__ __forceinline__ void end_keys([[maybe_unused]] float (&scores)[kScores]) {
+    if constexpr (f8) {
+      const uint32_t scales = memory + static_cast<uint32_t>(Layout::scales + keys.stage * 2 * kTileKeys * 4 + lane % 4 * 8);
+#pragma unroll
+      for (int32_t j = 0; j < kScores / 4; ++j) {
+        const float2 scale = load_shared_floats(scales + static_cast<uint32_t>(j * 32));
+        scores[4 * j] *= scale.x, scores[4 * j + 1] *= scale.y;
+        scores[4 * j + 2] *= scale.x, scores[4 * j + 3] *= scale.y;
+      }
+      settle(scores);  // the scales have been used when a copy may overwrite them
+    }
+    release(at(Layout::keys_empty, keys));
+    keys.next();
   }
 
   __device__ __forceinline__ void multiply_values(float (&out)[kSums], const uint32_t (&weights)[kSteps][4]) const {
@@ -117,8 +134,7 @@ struct Consumer {
     pass_order();
     wgmma_wait<1>();
     settle(scores);
-    release(at(Layout::keys_empty, keys));
-    keys.next();
+    end_keys(scores);
     [[maybe_unused]] Part parts[2];
     [[maybe_unused]] bool sees[2];
     if constexpr (border) {
@@ -179,8 +195,7 @@ struct Consumer {
       pass_order();
       wgmma_wait<0>();
       settle(scores);
-      release(at(Layout::keys_empty, keys));
-      keys.next();
+      end_keys(scores);
       weigh(s, scores, key);
       pack_tile<T>(scores, weights);
 #pragma unroll 1
@@ -216,24 +231,25 @@ struct Consumer {
 
 #endif
 
-template <class T, int32_t dim>
+template <class T, int32_t dim, bool f8>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     prefill_attention_wgmma(const __grid_constant__ Params p, const __grid_constant__ CacheMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = UnitLayout<dim>;
-  constexpr int32_t kRegisters = 240, kSpareRegisters = 24;
+  constexpr int32_t kRegisters = f8 ? 216 : 240, kSpareRegisters = f8 ? 72 : 24;
   static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
   const uint32_t memory = kept_address(attention_memory());
   if (threadIdx.x == 0) {
     for (int32_t i = 0; i < Layout::stages * 8; i += 8) {
-      barrier_init(memory + static_cast<uint32_t>(Layout::keys_full + i), 1);
-      barrier_init(memory + static_cast<uint32_t>(Layout::values_full + i), 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::keys_full + i), f8 ? 4 : 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::values_full + i), f8 ? 4 : 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::keys_came + i), 1);
+      barrier_init(memory + static_cast<uint32_t>(Layout::values_came + i), 1);
       barrier_init(memory + static_cast<uint32_t>(Layout::keys_empty + i), kConsumers / 32);
       barrier_init(memory + static_cast<uint32_t>(Layout::values_empty + i), kConsumers / 32);
     }
-    barrier_init(memory + Layout::values_came, 1);
     barrier_init_fence();
   }
   __syncthreads();
@@ -241,11 +257,15 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   grid_trigger();
   if (warp >= kConsumers / 32) {
     registers_down<kSpareRegisters>();
-    if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);
-    if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true>(p, maps.values, memory, lane);
+    if constexpr (f8) {
+      F8Producer<T, dim>{p, memory, static_cast<int32_t>(threadIdx.x) - kConsumers, lane, {}, {}}.run();
+    } else {
+      if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);
+      if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true>(p, maps.values, memory, lane);
+    }
   } else {
     registers_up<kRegisters>();
-    Consumer<T, dim>{p, memory, warp / 4, lane, {}, {}}.run();
+    Consumer<T, dim, f8>{p, memory, warp / 4, lane, {}, {}}.run();
   }
 #endif
 }

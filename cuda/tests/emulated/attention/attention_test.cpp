@@ -20,6 +20,7 @@ struct Case {
   int32_t heads, kv_heads, dim, block_size, window = 0;
   float cap = 0;
   bool sinks = false;
+  Kv kv = Kv::kAct;
 };
 
 template <class T>
@@ -40,24 +41,32 @@ struct Problem {
   int32_t prefix, length, rows;
   KvLayout layout;
   std::vector<int32_t> blocks;
-  std::vector<uint16_t> keys, values, queries;
+  std::vector<uint8_t> keys, values;
+  std::vector<float> key, value;  // as stored, by place()
+  std::vector<uint16_t> queries;
   std::vector<float> sinks;
 
   Problem(const Case& shape, int32_t before, int32_t count) : c(shape), prefix(before), length(before + count), rows(count) {
-    layout = KvLayout{std::is_same_v<T, __half> ? Act::kF16 : Act::kBF16, c.block_size, c.kv_heads, c.dim, pad_head_dim(c.dim)};
+    layout = KvLayout{std::is_same_v<T, __half> ? Act::kF16 : Act::kBF16, c.block_size, c.kv_heads, c.dim, pad_head_dim(c.dim), c.kv};
     std::mt19937_64 random(static_cast<uint64_t>(length * 131 + c.heads));
     std::normal_distribution<float> normal;
     for (int32_t h = 0; c.sinks && h < c.heads; ++h) sinks.push_back(h % 3 == 2 ? -INFINITY : 1.5f * static_cast<float>(h) - 1);
     for (int32_t b = 0; b * c.block_size < length; ++b) blocks.push_back(b);
     std::shuffle(blocks.begin(), blocks.end(), random);
-    keys.assign(blocks.size() * static_cast<size_t>(layout.block_elements()), 0xffff);
+    keys.assign(blocks.size() * static_cast<size_t>(layout.block_bytes()), 0xff);
     values = keys;
+    key.resize(blocks.size() * static_cast<size_t>(layout.block_elements()));
+    value = key;
+    std::vector<float> k(static_cast<size_t>(layout.padded_dim)), v(k.size());
     for (int32_t p = 0; p < length; ++p)
-      for (int32_t h = 0; h < c.kv_heads; ++h)
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
         for (int32_t d = 0; d < layout.padded_dim; ++d) {
-          keys[at(p, h, d)] = bits_of<T>(d < c.dim ? normal(random) : 0);
-          values[at(p, h, d)] = bits_of<T>(d < c.dim ? normal(random) : 0);
+          k[static_cast<size_t>(d)] = d < c.dim ? normal(random) : 0;
+          v[static_cast<size_t>(d)] = d < c.dim ? normal(random) : 0;
         }
+        put(p, h, k, key, keys);
+        put(p, h, v, value, values);
+      }
     for (int32_t i = 0; i < rows * c.heads; ++i)
       for (int32_t d = 0; d < layout.padded_dim; ++d) queries.push_back(bits_of<T>(d < c.dim ? 1.5f * normal(random) : 0));
   }
@@ -65,6 +74,27 @@ struct Problem {
     const int64_t block = blocks[static_cast<size_t>(position / c.block_size)];
     return static_cast<size_t>(block * layout.block_elements() + head * layout.head_elements() +
                                static_cast<int64_t>(position % c.block_size) * layout.padded_dim + d);
+  }
+  // Stores a head of a token as the kernels write it.
+  void put(int32_t position, int32_t head, const std::vector<float>& x, std::vector<float>& stored, std::vector<uint8_t>& bytes) const {
+    uint32_t greatest = 0;
+    for (const float element : x) greatest = std::max(greatest, f8_size(element));
+    const float scale = f8_scale(greatest);
+    const int32_t block = blocks[static_cast<size_t>(position / c.block_size)], token = position % c.block_size;
+    if (c.kv == Kv::kF8) memcpy(&bytes[static_cast<size_t>(layout.f8_scale_at(block, head, token))], &scale, sizeof scale);
+    for (int32_t d = 0; d < layout.padded_dim; ++d) {
+      const size_t place = at(position, head, d);
+      const float element = x[static_cast<size_t>(d)];
+      if (c.kv == Kv::kF8) {
+        const uint32_t small = f8_from_f32(element, scale);
+        bytes[static_cast<size_t>(layout.f8_at(block, head, token) + d)] = static_cast<uint8_t>(small);
+        stored[place] = f8_to_f32(small) * scale;
+      } else {
+        const uint16_t half = bits_of<T>(element);
+        memcpy(&bytes[2 * place], &half, sizeof half);
+        stored[place] = value_of<T>(half);
+      }
+    }
   }
   double scale() const { return static_cast<double>(1 / std::sqrt(static_cast<float>(c.dim))); }
 
@@ -77,7 +107,7 @@ struct Problem {
       double dot = 0;
       for (int32_t d = 0; d < c.dim; ++d)
         dot += static_cast<double>(value_of<T>(queries[static_cast<size_t>((row * c.heads + head) * layout.padded_dim + d)])) *
-               static_cast<double>(value_of<T>(keys[at(p, kv, d)]));
+               static_cast<double>(key[at(p, kv, d)]);
       const double score = dot * scale(), cap = static_cast<double>(c.cap);
       weight.push_back(c.cap > 0 ? cap * std::tanh(score / cap) : score);
       top = std::max(top, weight.back());
@@ -90,8 +120,15 @@ struct Problem {
     for (double& w : weight) sum += w = std::exp(w - top);
     for (int32_t p = low; p <= position; ++p)
       for (int32_t d = 0; d < c.dim; ++d)
-        out[static_cast<size_t>(d)] += weight[static_cast<size_t>(p - low)] / sum * static_cast<double>(value_of<T>(values[at(p, kv, d)]));
+        out[static_cast<size_t>(d)] += weight[static_cast<size_t>(p - low)] / sum * static_cast<double>(value[at(p, kv, d)]);
     return out;
+  }
+
+  template <bool f8>
+  void run_block(const Params& p, const CacheMaps& maps) const {
+    if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64, f8>(p, maps);
+    else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128, f8>(p, maps);
+    else prefill_attention_wgmma<T, 256, f8>(p, maps);
   }
 
   // Computes rows [first, first + count) as one chunk; returns (count, heads * dim).
@@ -129,9 +166,10 @@ struct Problem {
     p.tile_share = (1 << 16) / tile_heads + 1;
     p.values = sums.data();
     p.parts = parts.data();
-    CacheMaps maps;
-    const EmulatedCache k{reinterpret_cast<const uint8_t*>(keys.data()), layout.padded_dim, c.block_size},
-        v{reinterpret_cast<const uint8_t*>(values.data()), layout.padded_dim, c.block_size};
+    a.keys = keys.data();
+    a.values = values.data();
+    CacheMaps maps{};
+    const EmulatedCache k{keys.data(), layout.padded_dim, c.block_size}, v{values.data(), layout.padded_dim, c.block_size};
     memcpy(&maps.keys, &k, sizeof k);
     memcpy(&maps.values, &v, sizeof v);
     p.args.items = plan.items.data();
@@ -141,9 +179,8 @@ struct Problem {
       p.args.merge_count = plan.groups[g].merges;
       const dim3 grid(static_cast<unsigned>(std::min(p.args.item_count * p.columns(), sm_count)));
       (void)emulated::run_grid(grid, dim3(kBlockThreads), [&] {
-        if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64>(p, maps);
-        else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128>(p, maps);
-        else prefill_attention_wgmma<T, 256>(p, maps);
+        if (c.kv == Kv::kF8) run_block<true>(p, maps);
+        else run_block<false>(p, maps);
       });
       for (const NamedBarrier& barrier : named_barriers) EXPECT_EQ(barrier.here, 0) << "an arrival that nobody waited for";
       const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((width / 4 + kMergeThreads - 1) / kMergeThreads));
@@ -204,6 +241,22 @@ TEST(EmulatedAttention, IsFloat64sAndDoesNotSeeHowItIsDivided) {
   expect_same<__half>({1, 1, 100, 16}, 256, 129);
   expect_same<__half>({4, 2, 256, 16}, 60, 40);
   expect_same<__nv_bfloat16>({3, 1, 255, 32}, 190, 7);
+}
+
+TEST(EmulatedAttention, WidensAnF8Cache) {
+  const auto f8 = [](Case c) {
+    c.kv = Kv::kF8;
+    return c;
+  };
+  expect_same<__half>(f8({1, 1, 64, 16}), 0, 1);
+  expect_same<__nv_bfloat16>(f8({4, 1, 128, 16}), 0, 127);
+  expect_same<__half>(f8({7, 1, 64, 32}), 121, 60);
+  expect_same<__half>(f8({16, 2, 128, 32}), 127, 17);
+  expect_same<__half>(f8({2, 1, 100, 16, 24, 30.0f, true}), 256, 129);
+  expect_same<__half>(f8({4, 2, 256, 16}), 60, 80);
+  expect_same<__nv_bfloat16>(f8({3, 1, 255, 32}), 190, 7);
+  expect_same<__half>(f8({8, 1, 128, 16}), 1020, 12);
+  expect_same<__nv_bfloat16>(f8({2, 1, 256, 32, 70}), 1020, 12);
 }
 
 TEST(EmulatedAttention, AddsSinksAfterAllKeys) {

@@ -30,6 +30,7 @@ inline uint4 load_shared16(uint32_t address) {
   memcpy(&v, shared_at(address), sizeof v);
   return v;
 }
+inline void store_shared4(uint32_t address, uint32_t v) { memcpy(shared_at(address), &v, sizeof v); }
 inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address), &v, sizeof v); }
 
 inline void store_shared8(uint32_t address, uint2 v) { memcpy(shared_at(address), &v, sizeof v); }

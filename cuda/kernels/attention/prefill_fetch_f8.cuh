@@ -1,0 +1,176 @@
+// attention/prefill_fetch_f8: the producer warpgroup of prefill_wgmma for caches of 8 bits.
+//
+// The elements of a tile are copied into the second half of its stage, as they lie in the cache. The warpgroup then widens them in
+// place to the layout's type, in the order that tensor copies have (attention/wgmma.cuh):
+//
+//   stage   [ first half of the dims    | second half of the dims   ]   of the layout's type
+//   copied  [                           | elements of 8 bits        ]
+//
+// The first half of the dims is written while elements are read. Those of the second half wait in registers until every thread has
+// read its own. Values are one tile later than keys, because products need them one tile later.
+//
+// Keys are widened exactly, and consumers multiply scores by the scales. A value times its scale is rounded once to the layout's type.
+// A value whose scale is NaN would reach the rows that do not see its token, because a weight of 0 does not cancel a NaN. So it becomes
+// 0, and the scale of the token's key becomes NaN: its score is NaN in every row that sees it, and masked in all others.
+#pragma once
+
+#include "kernels/attention/prefill_unit.cuh"
+#include "kernels/attention/wgmma.cuh"
+#include "kernels/f8.cuh"
+
+namespace mr::cuda::prefill {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int32_t kWidenBarrier = 5;  // of the producer warpgroup; see prefill_wgmma_kernel.cuh for the others
+
+// Returns 16 elements times a factor, which must be a scale times WideF8<T>::kFactor.
+template <class T>
+__device__ __forceinline__ void scaled_f8(const uint4& elements, float factor, uint4 (&out)[2]) {
+  widen_f8<T>(elements, out);
+  const auto scale = [&](uint32_t& both) {
+    typename ActOps<T>::Pair pair;
+    memcpy(&pair, &both, sizeof pair);
+    both = ActOps<T>::pack(ActOps<T>::to(pair.x) * factor, ActOps<T>::to(pair.y) * factor);
+  };
+#pragma unroll
+  for (int32_t i = 0; i < 2; ++i) scale(out[i].x), scale(out[i].y), scale(out[i].z), scale(out[i].w);
+}
+
+template <class T, int32_t dim>
+struct F8Producer {
+  using Layout = UnitLayout<dim>;
+  static constexpr int32_t kTileKeys = Layout::tile_keys, kRaw = Layout::side / 2;
+  // A half row has four pieces of 16 elements, and a thread widens every 128th piece.
+  static constexpr int32_t kPieces = kTileKeys * 4 / 128, kDirect = Layout::halves / 2, kHeld = Layout::halves - kDirect;
+
+  struct Tile {
+    int32_t rows = 0, kv_head = 0;  // rows 0: no tile
+    int32_t id = 0;                 // of the lane's KV block
+  };
+
+  const Params& p;
+  uint32_t memory;
+  int32_t thread, lane;  // of the warpgroup, of the warp
+  PipelineState<Layout::stages> keys, values;
+
+  __device__ __forceinline__ uint32_t barrier(int32_t barriers, int32_t stage) const {
+    return memory + static_cast<uint32_t>(barriers + stage * 8);
+  }
+  __device__ __forceinline__ uint32_t scales(int32_t stage, int32_t side) const {
+    return memory + static_cast<uint32_t>(Layout::scales + (stage * 2 + side) * kTileKeys * 4);
+  }
+
+  // Requests the elements of a tile's keys, or values, once its stage is empty. With keys come all scales of the tile.
+  template <bool of_values>
+  __device__ __forceinline__ void request(const Tile& tile) const {
+    const KvLayout& layout = p.args.common.layout;
+    const auto& at = of_values ? values : keys;
+    const uint32_t came = barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage);
+    const uint32_t to = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side + kRaw);
+    const int32_t blocks = (tile.rows + layout.block_size - 1) / layout.block_size;
+    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * dim);
+    const uint32_t scale_bytes = static_cast<uint32_t>(layout.block_size * 4);
+    barrier_wait(barrier(of_values ? Layout::values_empty : Layout::keys_empty, at.stage), at.phase ^ 1);
+    if (elected()) barrier_expect(came, static_cast<uint32_t>(blocks) * (element_bytes + (of_values ? 0u : 2u * scale_bytes)));
+    const uint8_t* const cached_keys = static_cast<const uint8_t*>(p.args.common.keys);
+    const uint8_t* const cached_values = static_cast<const uint8_t*>(p.args.common.values);
+    for (int32_t i = 0; i < blocks; ++i) {
+      const int32_t id = __shfl_sync(0xffffffffu, tile.id, i);
+      if (!elected()) continue;
+      const uint32_t block = static_cast<uint32_t>(i);
+      const uint8_t* const elements = (of_values ? cached_values : cached_keys) + layout.f8_at(id, tile.kv_head, 0);
+      bulk_copy(to + block * element_bytes, elements, element_bytes, came);
+      if (of_values) continue;
+      const int64_t from = layout.f8_scale_at(id, tile.kv_head, 0);
+      bulk_copy(scales(at.stage, 0) + block * scale_bytes, cached_keys + from, scale_bytes, came);
+      bulk_copy(scales(at.stage, 1) + block * scale_bytes, cached_values + from, scale_bytes, came);
+    }
+  }
+
+  // Widens the keys, or values, that came. Rows from `rows` on become zeros.
+  template <bool of_values>
+  __device__ __forceinline__ void widen(int32_t rows) {
+    auto& at = of_values ? values : keys;
+    barrier_wait(barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage), at.phase);
+    const uint32_t stage = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side);
+    const int32_t piece = thread % 4, first_row = thread / 4;
+    [[maybe_unused]] float factor[kPieces];
+    const auto scale_at = [&](int32_t side, int32_t n) { return scales(at.stage, side) + static_cast<uint32_t>(n * 32 + first_row) * 4; };
+#pragma unroll
+    for (int32_t n = 0; n < kPieces; ++n) {
+      if constexpr (of_values) {
+        const float scale = load_shared_float(scale_at(1, n));
+        const float most = std::is_same_v<T, __half> ? 145.0f : scale;  // 448 * 145 is within f16's range
+        factor[n] = isnan(scale) || n * 32 + first_row >= rows ? 0.0f : fminf(scale, most) * WideF8<T>::kFactor;
+      } else if (piece == 0) {
+        const float of_key = load_shared_float(scale_at(0, n)), of_value = load_shared_float(scale_at(1, n));
+        store_shared4(scale_at(0, n), __float_as_uint((isnan(of_value) ? of_value : of_key) * WideF8<T>::kFactor));
+      }
+    }
+    const auto load = [&](int32_t half, int32_t n) {
+      const int32_t row = n * 32 + first_row;
+      const uint4 elements = load_shared16(stage + static_cast<uint32_t>(kRaw + row * dim + half * 64 + piece * 16));
+      return row < rows ? elements : make_uint4(0, 0, 0, 0);
+    };
+    const auto store = [&](int32_t half, int32_t n, const uint4& elements) {
+      const int32_t row = n * 32 + first_row;
+      uint4 wide[2];
+      if constexpr (of_values) scaled_f8<T>(elements, factor[n], wide);
+      else widen_f8<T>(elements, wide);
+      const uint32_t to = stage + static_cast<uint32_t>(half * Layout::half + row * 128);
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) store_shared16(to + static_cast<uint32_t>((piece * 2 + i) ^ row % 8) * 16, wide[i]);
+    };
+#pragma unroll
+    for (int32_t half = 0; half < kDirect; ++half)
+#pragma unroll
+      for (int32_t n = 0; n < kPieces; ++n) store(half, n, load(half, n));
+    uint4 held[kHeld * kPieces];
+#pragma unroll
+    for (int32_t i = 0; i < kHeld * kPieces; ++i) held[i] = load(kDirect + i / kPieces, i % kPieces);
+    shared_fence();  // completes the loads: of elements before threads overwrite them, of scales before a copy does
+    named_barrier(kWidenBarrier, 128);
+#pragma unroll
+    for (int32_t i = 0; i < kHeld * kPieces; ++i) store(kDirect + i / kPieces, i % kPieces, held[i]);
+    shared_fence();
+    __syncwarp();
+    if (elected()) barrier_arrive(barrier(of_values ? Layout::values_full : Layout::keys_full, at.stage));
+    at.next();
+  }
+
+  // Loads the keys of a tile and the values of the tile before it.
+  __device__ __forceinline__ void step(const Tile& tile, const Tile& before) {
+    if (thread < 32) {
+      if (tile.rows > 0) request<false>(tile);
+      if (before.rows > 0) request<true>(before);
+    }
+    if (tile.rows > 0) widen<false>(tile.rows);
+    if (before.rows > 0) widen<true>(before.rows);
+  }
+
+  __device__ __forceinline__ void run() {
+    const KvLayout& layout = p.args.common.layout;
+    const int32_t shift = layout.block_size == 16 ? 4 : 5;
+    Tile before;
+    for (UnitSchedule schedule(p); schedule.there(); ++schedule.round) {
+      const Unit unit(p, schedule.unit());
+      const int32_t* const table = p.args.common.rows.block_ids + p.args.common.rows.table[unit.item.row];
+      const int32_t last = unit.last_key();
+#pragma unroll 1
+      for (int32_t key = unit.first_key(kTileKeys); key <= last; key += kTileKeys) {
+        Tile tile;
+        tile.rows = min(kTileKeys, last + 1 - key);
+        tile.kv_head = unit.kv_head;
+        if (thread < 32 && lane << shift < tile.rows) tile.id = table[(key >> shift) + lane];
+        step(tile, before);
+        before = tile;
+      }
+    }
+    step(Tile{}, before);
+  }
+};
+
+#endif
+
+}  // namespace mr::cuda::prefill
