@@ -128,6 +128,11 @@ void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
                               span.count * sizes_.hidden_stride, 1 / type.scale, true}, on));
     return;
   }
+  CUDA_CHECK(launch_rms_norm(norm_args(source, span), on));
+}
+
+RmsNormArgs Rank::norm_args(const BranchNorm& source, const Span& span) const {
+  const InputType& type = source.type;
   RmsNormArgs args{};
   args.x = space_.x + span.first * sizes_.hidden_stride;
   args.weight = source.weight;
@@ -138,7 +143,7 @@ void Rank::norm(const BranchNorm& source, const Span& span, const Stream& on) {
   args.x_stride = args.out_stride = sizes_.hidden_stride;
   args.eps = desc_.norm_eps;
   args.scale = 1 / type.scale;
-  CUDA_CHECK(launch_rms_norm(args, on));
+  return args;
 }
 
 GemmArgs Rank::gemm_args(const Span& span, const InputType& type, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
