@@ -112,7 +112,7 @@ cudaError_t launch_type(const ChooseArgs& args, const Stream& on) {
   const uintptr_t either = reinterpret_cast<uintptr_t>(args.router.x) | reinterpret_cast<uintptr_t>(args.router.norm) |
                            reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);
   const bool whole = args.router.router.cols % kUnitCols == 0 && args.router.x_stride % 4 == 0 && args.norm.out_stride % 4 == 0 && either % 16 == 0;
-  const size_t bytes = (static_cast<size_t>(e.count) * 2 + static_cast<size_t>(e.groups)) * sizeof(float) + static_cast<size_t>(e.count);
+  const size_t bytes = route_shared_bytes(e);
   const auto panels = static_cast<unsigned>((e.count + kPanelRows - 1) / kPanelRows);
   const dim3 grid(panels + (args.norm.x == nullptr ? 0 : 1), static_cast<unsigned>(args.route.rows));
   return launch(on, grid, dim3(kThreads), bytes, whole ? choose<T, true> : choose<T, false>, args);

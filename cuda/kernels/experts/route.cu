@@ -18,13 +18,14 @@ cudaError_t launch_route(const RouteArgs& args, const Stream& on) {
   const mr_experts_desc& e = args.experts;
   if (args.rows < 0 || e.count < 1 || e.count > 4 * kMostRouteThreads || e.used < 1 || e.used > e.count) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const size_t bytes = (static_cast<size_t>(e.count) * 2 + static_cast<size_t>(e.groups)) * sizeof(float) + static_cast<size_t>(e.count);
+  const size_t bytes = route_shared_bytes(e);
   constexpr size_t kPlain = 40 << 10;  // of dynamic memory that every kernel may have, with some static memory
   if (bytes > kPlain) {
     const cudaError_t error = cudaFuncSetAttribute(route_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (error != cudaSuccess) return error;
   }
-  const int32_t threads = std::min((e.count + 31) / 32 * 32, kMostRouteThreads);
+  // Four threads for an expert, to share its counting.
+  const int32_t threads = std::min((e.count + 31) / 32 * 32 * 4, kMostRouteThreads);
   return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads)), bytes, route_rows, args);
 }
 

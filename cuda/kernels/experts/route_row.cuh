@@ -1,6 +1,6 @@
 // route_row: a block chooses the experts of one row. A thread has the experts threadIdx.x, threadIdx.x + threads, ...; a block has a
-// thread for each expert if it can, and so the order of every sum depends on the number of experts alone. An expert is chosen if fewer
-// than `used` experts come before it, which each thread counts for its own: the choice is the same whatever comes first.
+// thread for each expert, or 1024, and threads without one add zeros, so the order of every sum depends on the number of experts alone.
+// An expert is chosen if fewer than `used` experts come before it, which threads count: the choice is the same whatever comes first.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -13,6 +13,11 @@ namespace mr::cuda {
 constexpr int32_t kMostRouteThreads = 1024;
 constexpr float kLeastSum = 1e-20f;
 
+// Bytes of dynamic shared memory of a block that routes.
+inline size_t route_shared_bytes(const mr_experts_desc& e) {
+  return static_cast<size_t>(e.count) * (2 * sizeof(float) + sizeof(int32_t) + 1) + static_cast<size_t>(e.groups) * sizeof(float);
+}
+
 __device__ __forceinline__ float block_max(float x, float* scratch) {
   for (int32_t lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
@@ -22,12 +27,13 @@ __device__ __forceinline__ float block_max(float x, float* scratch) {
   return x;
 }
 
-// Returns how many of n scores come before score i: greater ones, and equal ones of lower index. `takes_part` may exclude some.
+// Returns how many of scores [begin, end) come before score i: greater ones, and equal ones of lower index. `takes_part` may exclude some.
 template <class TakesPart>
-__device__ __forceinline__ int32_t place_of(const float* scores, int32_t n, int32_t i, TakesPart takes_part) {
+__device__ __forceinline__ int32_t scores_before(const float* scores, int32_t begin, int32_t end, int32_t i, TakesPart takes_part) {
   const float own = scores[i];
   int32_t before = 0;
-  for (int32_t j = 0; j < n; ++j) before += takes_part(j) && (scores[j] > own || (scores[j] == own && j < i)) ? 1 : 0;
+#pragma unroll 8
+  for (int32_t j = begin; j < end; ++j) before += takes_part(j) && (scores[j] > own || (scores[j] == own && j < i)) ? 1 : 0;
   return before;
 }
 
@@ -55,12 +61,14 @@ __device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids)
 // The block chooses the experts of a row. Every thread returns, so that the block may go on.
 __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row) {
   __shared__ float scratch[kMostRouteThreads / 32], divisor;
+  __shared__ int32_t kept_of[4][kMostRouteThreads / 32];
   const mr_experts_desc& e = a.experts;
   const int32_t count = e.count, threads = blockDim.x, thread = threadIdx.x, used = e.used;
   float* const weights = reinterpret_cast<float*>(dynamic_memory());  // (count)
   float* const scores = weights + count;          // (count), then the weights of the chosen
   float* const groups = scores + count;           // (groups)
-  auto* const chosen = reinterpret_cast<uint8_t*>(groups + e.groups);  // (count)
+  auto* const places = reinterpret_cast<int32_t*>(groups + e.groups);   // (count): how many experts come before
+  auto* const chosen = reinterpret_cast<uint8_t*>(places + count);      // (count): whether it takes part
   int32_t* const ids = a.ids + row * used;
   float* const out = a.weights + row * used;
   if (a.slot[row] < 0) {
@@ -103,30 +111,41 @@ __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row) {
   }
 
   const auto any = [](int32_t) { return true; };
-  for (int32_t i = thread; i < count; i += threads)
-    chosen[i] = e.groups == 0 || place_of(groups, e.groups, i / size, any) < e.groups_used ? 1 : 0;
-  __syncthreads();
-  // Counts first, marks after: the experts that take part are read until all have counted.
-  constexpr int32_t kMost = 4;  // experts of a thread
-  bool keep[kMost];
-#pragma unroll
-  for (int32_t k = 0; k < kMost; ++k) {
-    const int32_t i = thread + k * threads;
-    keep[k] = i < count && chosen[i] != 0 && place_of(scores, count, i, [&](int32_t j) { return chosen[j] != 0; }) < used;
+  for (int32_t i = thread; i < count; i += threads) {
+    chosen[i] = e.groups == 0 || scores_before(groups, 0, e.groups, i / size, any) < e.groups_used ? 1 : 0;
+    places[i] = 0;
   }
   __syncthreads();
-#pragma unroll
-  for (int32_t k = 0; k < kMost; ++k)
-    if (thread + k * threads < count) chosen[thread + k * threads] = keep[k] ? 1 : 0;
+  // Spare threads share the counting of an expert.
+  const int32_t lanes = (count + 31) / 32 * 32, parts = max(threads / lanes, 1), part = parts == 1 ? 0 : thread / lanes;
+  for (int32_t i = parts == 1 ? thread : thread % lanes; i < count && part < parts; i += threads) {
+    if (chosen[i] == 0) continue;
+    const int32_t begin = count * part / parts, end = count * (part + 1) / parts;
+    const int32_t before = scores_before(scores, begin, end, i, [&](int32_t j) { return chosen[j] != 0; });
+    if (parts == 1) places[i] = before;
+    else atomicAdd(places + i, before);
+  }
   __syncthreads();
+  constexpr int32_t kMost = 4;  // experts of a thread
+  uint32_t kept[kMost];
 #pragma unroll
   for (int32_t k = 0; k < kMost; ++k) {
-    if (!keep[k]) continue;
     const int32_t i = thread + k * threads;
-    int32_t at = 0;
-    for (int32_t j = 0; j < i; ++j) at += chosen[j];
-    ids[at] = i;
-    scores[at] = weights[i];
+    kept[k] = __ballot_sync(0xffffffffu, i < count && chosen[i] != 0 && places[i] < used);
+    if (thread % 32 == 0) kept_of[k][thread / 32] = __popc(kept[k]);
+  }
+  __syncthreads();
+  int32_t before = 0;  // chosen experts of lower ids, of whole warps
+#pragma unroll
+  for (int32_t k = 0; k < kMost; ++k) {
+    for (int32_t w = 0; w < thread / 32; ++w) before += kept_of[k][w];
+    if ((kept[k] >> thread % 32 & 1) != 0) {
+      const int32_t i = thread + k * threads, at = before + __popc(kept[k] & ((1u << thread % 32) - 1));
+      ids[at] = i;
+      scores[at] = weights[i];
+    }
+    for (int32_t w = thread / 32; w < threads / 32; ++w) before += kept_of[k][w];
+    if (threads * (k + 1) >= count) break;
   }
   __syncthreads();
   if (thread == 0) {
