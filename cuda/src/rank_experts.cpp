@@ -29,14 +29,21 @@ void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const St
   const BranchNorm source = mlp_norm(index);
   choose_experts(shape, rows, index, source, on);
   const ExpertGemmArgs down = gate_experts(rows, index, source.type, on);
-  if (l.expert_end_norm == nullptr && desc_.experts(index).shared_width == 0 && expert_branch_supported(down)) {
-    const CombineArgs sum = combine_args(rows, index);
+  CombineArgs sum = combine_args(rows, index);
+  const bool of_one_row = expert_branch_supported(down);
+  if (of_one_row && sum.end_norm == nullptr && sum.shared == nullptr) {
     CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, sum.x, sum.branch}, on));
     return;
   }
-  CUDA_CHECK(launch_expert_gemm(down, on));
+  if (of_one_row) {
+    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, nullptr, space_.experts.out}, on));
+    sum.weights = sum.bias = nullptr;
+    sum.used = 1;
+  } else {
+    CUDA_CHECK(launch_expert_gemm(down, on));
+  }
   if (l.shared_down.data != nullptr) multiply_shared(rows, index, on);
-  CUDA_CHECK(launch_combine(combine_args(rows, index), on));
+  CUDA_CHECK(launch_combine(sum, on));
 }
 
 // Pairs of a tile of these rows' plan.

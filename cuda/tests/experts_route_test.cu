@@ -489,7 +489,7 @@ std::vector<float> combined(const Mixture& m, const Mixed& v) {
       shared_end_norm(v.shared_end_norm), x(v.x), branch(std::vector<float>(v.x.size(), 7.0f));
   CombineArgs args{};
   args.ids = ids;
-  args.weights = weights;
+  args.weights = v.weights.empty() ? nullptr : weights.data();
   args.used = m.used;
   args.experts = m.experts;
   args.y = y;
@@ -551,6 +551,24 @@ TEST(Combine, AgreesWithFloat64) {
       EXPECT_TRUE(near({got.begin() + r * m.dim, got.begin() + (r + 1) * m.dim}, want, {size * 0x1p-17, 0x1p-17})) << "dim " << m.dim << " row " << r;
     }
   }
+}
+
+TEST(Combine, NormsASumThatIsMade) {
+  Numbers numbers(8);
+  Mixture m{1, 70, 3, 5, true, true, true, false, false, true, false};
+  const Mixed parts = numbers_of(m, numbers);
+  Mixed sum = parts;
+  sum.weights.clear();
+  sum.y.assign(static_cast<size_t>(m.dim), 0);
+  for (size_t i = 0; i < sum.y.size(); ++i)
+    for (size_t k = 0; k < 3; ++k) {
+      const float y = (parts.y[k * sum.y.size() + i] + parts.bias[k * sum.y.size() + i]) * parts.weights[k];
+      sum.y[i] = k == 0 ? y : sum.y[i] + y;
+    }
+  const std::vector<float> want = combined(m, parts);
+  m.bias = false;
+  m.used = 1;
+  EXPECT_EQ(combined(m, sum), want);
 }
 
 TEST(Combine, SpreadsAWeightThatIsNotANumber) {
