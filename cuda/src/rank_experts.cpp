@@ -50,7 +50,8 @@ void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const St
 int32_t Rank::expert_tile_of(const Span& rows, int32_t index) const {
   const Layer& l = shard_.layer(index);
   const mr_experts_desc& e = desc_.experts(index);
-  const int32_t most = std::min({most_expert_tile(l.expert_gate.type), most_expert_tile(l.expert_up.type), most_expert_tile(l.expert_down.type)});
+  int32_t most = most_expert_tile(l.expert_gate.type);
+  for (const PackedWeight* w : {&l.expert_up, &l.expert_down}) most = std::min(most, most_expert_tile(w->type));
   return expert_tile(rows.kind, e.count, rows.count * e.used, most);
 }
 

@@ -272,7 +272,7 @@ TEST_P(ExpertGemm, APairHasTheSameBitsAmongAnyOthers) {
   }
 }
 
-// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 64 pairs, by one target and by a pair of targets.
+// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 32 pairs, by one target and by a pair of targets.
 TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
   if (call().kind == GemmClass::kPrefill) GTEST_SKIP() << "the prefill class has tiles of one size";
   std::mt19937 random(14);
@@ -297,7 +297,8 @@ TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
       for (int32_t tile = 2 * kLeastExpertTile; tile <= most_expert_tile(type()); tile *= 2) {
         Call larger = by_eight;
         larger.tile = tile;
-        EXPECT_TRUE(multiply(larger, choice, stacks, count, biases, in.bits.data(), stride, 1) == want) << count << " targets of " << rows << " x " << cols << ", tiles of " << tile;
+        EXPECT_TRUE(multiply(larger, choice, stacks, count, biases, in.bits.data(), stride, 1) == want)
+            << count << " targets of " << rows << " x " << cols << ", tiles of " << tile;
       }
     }
   }
@@ -316,9 +317,11 @@ TEST_P(ExpertGemm, ABranchOfOneRowHasTheBitsOfItsParts) {
       const Choice choice = random_choice(1, used, 6, random);
       const Inputs in = random_inputs(call().act, used, cols, stride, random);
       for (const bool padding : {false, true}) {
-        Guarded ids(padding ? std::vector<int32_t>(static_cast<size_t>(used), 6) : choice.ids), list(static_cast<size_t>(used) * 4), first(6 * 4), number(6 * 4);
-        Guarded tiles(static_cast<size_t>(used) * sizeof(ExpertTile)), counts(4), done(kPlanCounters * 4, 0), dx(in.bits), dweights(weights), dbias(bias);
-        const ExpertPlan plan{list.as<int32_t>(), first.as<int32_t>(), number.as<int32_t>(), tiles.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
+        Guarded ids(padding ? std::vector<int32_t>(static_cast<size_t>(used), 6) : choice.ids), list(static_cast<size_t>(used) * 4);
+        Guarded first(6 * 4), number(6 * 4), tiles(static_cast<size_t>(used) * sizeof(ExpertTile)), counts(4), done(kPlanCounters * 4, 0);
+        Guarded dx(in.bits), dweights(weights), dbias(bias);
+        const ExpertPlan plan{list.as<int32_t>(),       first.as<int32_t>(),  number.as<int32_t>(),
+                              tiles.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
         ASSERT_EQ(launch_plan_experts({ids.as<int32_t>(), used, 6, kLeastExpertTile, plan}, Stream{}), cudaSuccess);
         Guarded y(static_cast<size_t>(used * out_stride) * 4, 0);
         ExpertGemmArgs args;
@@ -353,7 +356,8 @@ TEST_P(ExpertGemm, ABranchOfOneRowHasTheBitsOfItsParts) {
           ASSERT_EQ(launch_combine(combine, Stream{}), cudaSuccess);
           const RowBranch branch{dweights.as<float>(), combine.bias, whole.as<float>(), adds ? nullptr : whole.as<float>()};
           ASSERT_EQ(launch_expert_branch(args, branch, Stream{}), cudaSuccess);
-          EXPECT_EQ(whole.read<uint32_t>(), parts.read<uint32_t>()) << used << " experts, " << cols << " columns" << (padding ? ", padding" : "");
+          EXPECT_EQ(whole.read<uint32_t>(), parts.read<uint32_t>())
+              << used << " experts, " << cols << " columns" << (padding ? ", padding" : "");
         }
       }
     }

@@ -434,11 +434,13 @@ TEST(Choose, HasTheBitsOfSeparateKernels) {
     e.flags = MR_EXPERTS_RENORM;
     std::vector<float> x = numbers.normals(static_cast<size_t>(c.rows * c.hidden));
     if (c.rows == 9) x[static_cast<size_t>(5 * c.hidden)] = NAN;
-    const std::vector<float> router = numbers.normals(static_cast<size_t>(c.experts * c.hidden)), norm = numbers.normals(static_cast<size_t>(c.hidden));
+    const std::vector<float> router = numbers.normals(static_cast<size_t>(c.experts * c.hidden));
+    const std::vector<float> norm = numbers.normals(static_cast<size_t>(c.hidden));
     for (const bool padding : {false, true}) {
       std::vector<int32_t> slots(static_cast<size_t>(c.rows), 3);
       if (padding) slots.back() = -1;
-      EXPECT_TRUE(chosen_rows(e, c.hidden, slots, x, router, norm, c.act, true) == chosen_rows(e, c.hidden, slots, x, router, norm, c.act, false))
+      EXPECT_TRUE(chosen_rows(e, c.hidden, slots, x, router, norm, c.act, true) ==
+                  chosen_rows(e, c.hidden, slots, x, router, norm, c.act, false))
           << c.used << " of " << c.experts << ", " << c.rows << " rows of " << c.hidden << (padding ? ", the last is padding" : "");
     }
   }

@@ -111,7 +111,8 @@ cudaError_t launch_type(const ChooseArgs& args, const Stream& on) {
   const mr_experts_desc& e = args.route.experts;
   const uintptr_t either = reinterpret_cast<uintptr_t>(args.router.x) | reinterpret_cast<uintptr_t>(args.router.norm) |
                            reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);
-  const bool whole = args.router.router.cols % kUnitCols == 0 && args.router.x_stride % 4 == 0 && args.norm.out_stride % 4 == 0 && either % 16 == 0;
+  const bool whole = args.router.router.cols % kUnitCols == 0 && args.router.x_stride % 4 == 0 && args.norm.out_stride % 4 == 0 &&
+                     either % 16 == 0;
   const size_t bytes = route_shared_bytes(e);
   const auto panels = static_cast<unsigned>((e.count + kPanelRows - 1) / kPanelRows);
   const dim3 grid(panels + (args.norm.x == nullptr ? 0 : 1), static_cast<unsigned>(args.route.rows));

@@ -90,7 +90,8 @@ const PreparedGrouped* kernel_of(const ExpertGemmArgs& args, GroupedForm form) {
 
 // Returns whether the device holds a block of a kernel of a single row with its inputs.
 bool one_row_fits(const PreparedGrouped& k, const ExpertGemmArgs& args) {
-  return args.rows == 1 && args.kind == GemmClass::kDecode && k.tiles_at_once > 0 && k.shared_bytes + one_row_input_bytes(args) <= k.most_shared;
+  return args.rows == 1 && args.kind == GemmClass::kDecode && k.tiles_at_once > 0 &&
+         k.shared_bytes + one_row_input_bytes(args) <= k.most_shared;
 }
 
 cudaError_t launch_kernel(const PreparedGrouped& k, dim3 grid, int32_t shared_bytes, void** arguments, const Stream& on) {
@@ -144,16 +145,19 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
     return launch_kernel(gated, dim3(static_cast<unsigned>(std::min<int64_t>(items, gated.tiles_at_once))),
                          gated.shared_bytes + one_row_input_bytes(args), arguments, on);
   }
-  // If a kernel of whole tiles needs more shared memory than the device has, tiles are divided.
+  // If no kernel takes whole tiles, as with those of the prefill class, or it needs more shared memory than the device has, tiles are
+  // divided.
   const PreparedGrouped& eight = *kernel_of(args, grouped_form(8, pair));
-  const PreparedGrouped& whole = *kernel_of(args, grouped_form(args.tile, pair));
-  const PreparedGrouped& tiled = whole.tiles_at_once > 0 ? whole : eight;
+  // One target of few columns has slices of unlike length, and warps that have all of K do not wait for the longest.
+  const PreparedGrouped& whole = *kernel_of(args, grouped_form(pair ? args.tile : std::max(args.tile, 16), pair));
+  const PreparedGrouped& tiled = whole.tiles_at_once > 0 && whole.kernel.tokens >= args.tile ? whole : eight;
   const PreparedGrouped& chosen = one.tiles_at_once > 0 && (one_row || tiled.tiles_at_once == 0) ? one : tiled;
   if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
   p.parts = one_row ? 1 : std::max(1, args.tile / chosen.kernel.tokens);
   const int64_t items = decode_items(args, p.parts, chosen.kernel.panels);
   if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
-  return launch_kernel(chosen, dim3(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once))), chosen.shared_bytes, arguments, on);
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));
+  return launch_kernel(chosen, grid, chosen.shared_bytes, arguments, on);
 }
 
 bool expert_branch_supported(const ExpertGemmArgs& args) {
@@ -168,7 +172,8 @@ cudaError_t launch_expert_branch(const ExpertGemmArgs& args, const RowBranch& br
   GroupedParams p = grouped_params(args);
   RowBranch b = branch;
   void* arguments[] = {&p, &b};
-  return launch_kernel(kernel, dim3(static_cast<unsigned>(panels_of(args))), kernel.shared_bytes + one_row_input_bytes(args), arguments, on);
+  const dim3 grid(static_cast<unsigned>(panels_of(args)));
+  return launch_kernel(kernel, grid, kernel.shared_bytes + one_row_input_bytes(args), arguments, on);
 }
 
 }  // namespace mr::cuda

@@ -6,10 +6,10 @@
 //                              |
 //        a unit of 64 inputs:  two panels to A fragments, once for the whole tile; a B fragment for each 8 pairs; mma
 //
-// Weights are read and unpacked once for up to 64 pairs, and rows are read once for 16 panels: few_rows.cuh reads both again for each
-// panel and each 8 pairs. A warp has all of K. It keeps the sum of the current split-K slice and the sum of the slices before it, so a
-// pair has the bits of few_rows. Blocks are persistent and their pipelines are not drained between items. Fragments without pairs are
-// skipped.
+// Weights are read and unpacked once for up to 32 pairs (of Q4_K and Q5_K 16), and rows are read once for 16 panels: few_rows.cuh
+// reads both again for each panel and each 8 pairs. A warp has all of K. It keeps the sum of the current split-K slice and the sum of
+// the slices before it, so a pair has the bits of few_rows. Blocks are persistent and their pipelines are not drained between items.
+// Fragments without pairs are skipped.
 #pragma once
 
 #include "kernels/experts/gated.cuh"
@@ -22,7 +22,7 @@ template <int32_t T, class A, int32_t pairs_, int32_t room>
 struct SeveralLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr int32_t pairs = pairs_, fragments = pairs / 8;
-  static constexpr int32_t blocks = pairs <= 16 && T != kF32 ? 2 : 1;  // of an SM
+  static constexpr int32_t blocks = T == kF32 ? 1 : 2;  // of an SM
   // Units of a stage: a group, or as many as keep a stage of weights within 40 KiB.
   static constexpr int32_t unit = f.quants + f.high + f.scales, panels = 16;
   static constexpr int32_t units = f.units > 1 ? f.units : panels * unit * 4 <= 40960 ? 4 : panels * unit * 2 <= 40960 ? 2 : 1;
@@ -143,7 +143,9 @@ struct SeveralRowsBlock {
   };
 
   // Where this lane's row of fragment 0 begins, for load_matrices.
-  __device__ __forceinline__ uint32_t row_of_lane(int32_t stage) const { return rows_in(stage) + (lane & 7) * Layout::row + (lane >> 3) * 16; }
+  __device__ __forceinline__ uint32_t row_of_lane(int32_t stage) const {
+    return rows_in(stage) + (lane & 7) * Layout::row + (lane >> 3) * 16;
+  }
 
   // Adds the products of a stage, which is a whole group, to the sums of the slice.
   __device__ __forceinline__ void multiply_folded(Sums& acc, int32_t fragments, int32_t stage) const {
@@ -170,8 +172,9 @@ struct SeveralRowsBlock {
   }
 
   template <int32_t u>
-  __device__ __forceinline__ void multiply_folded_unit(Sums& products, InputSums (&inputs)[kFragments], const FoldedHeader (&headers)[kPanels],
-                                                       int32_t fragments, uint32_t weights, uint32_t row) const {
+  __device__ __forceinline__ void multiply_folded_unit(Sums& products, InputSums (&inputs)[kFragments],
+                                                       const FoldedHeader (&headers)[kPanels], int32_t fragments, uint32_t weights,
+                                                       uint32_t row) const {
     UnitQuants<T> quants[kPanels];
 #pragma unroll
     for (int32_t r = 0; r < kPanels; ++r) {
@@ -184,8 +187,9 @@ struct SeveralRowsBlock {
 
   // Half a unit, so that few registers hold fragments.
   template <int32_t u, int32_t half>
-  __device__ __forceinline__ void multiply_folded_half(Sums& products, InputSums (&inputs)[kFragments], const FoldedHeader (&headers)[kPanels],
-                                                       const UnitQuants<T> (&quants)[kPanels], int32_t fragments, uint32_t row) const {
+  __device__ __forceinline__ void multiply_folded_half(Sums& products, InputSums (&inputs)[kFragments],
+                                                       const FoldedHeader (&headers)[kPanels], const UnitQuants<T> (&quants)[kPanels],
+                                                       int32_t fragments, uint32_t row) const {
     uint32_t a[kPanels][2][4];
 #pragma unroll
     for (int32_t r = 0; r < kPanels; ++r) {
@@ -312,7 +316,8 @@ struct SeveralRowsBlock {
       }
   }
 
-  __device__ __forceinline__ void store(Sums& sums, const float (&bias)[kPanels][2], const ExpertTile& tile, int32_t item, const int32_t* of) const {
+  __device__ __forceinline__ void store(Sums& sums, const float (&bias)[kPanels][2], const ExpertTile& tile, int32_t item,
+                                        const int32_t* of) const {
 #pragma unroll
     for (int32_t n = 0; n < kFragments; ++n) {
       if (n * 8 >= tile.count) break;
@@ -428,13 +433,11 @@ GemvKernel several_rows_kernel_for(GroupedForm form) {
   switch (form) {
     case GroupedForm::kSeveralSingle16: return several_rows_kernel_with<T, A, 16, false>();
     case GroupedForm::kSeveralPair16: return several_rows_kernel_with<T, A, 16, true>();
-    case GroupedForm::kSeveralSingle32: return several_rows_kernel_with<T, A, 32, false>();
-    case GroupedForm::kSeveralPair32: return several_rows_kernel_with<T, A, 32, true>();
     default: break;
   }
-  if constexpr (most_expert_tile(T) == 64) {
-    if (form == GroupedForm::kSeveralSingle64) return several_rows_kernel_with<T, A, 64, false>();
-    if (form == GroupedForm::kSeveralPair64) return several_rows_kernel_with<T, A, 64, true>();
+  if constexpr (most_expert_tile(T) == 32) {
+    if (form == GroupedForm::kSeveralSingle32) return several_rows_kernel_with<T, A, 32, false>();
+    if (form == GroupedForm::kSeveralPair32) return several_rows_kernel_with<T, A, 32, true>();
   }
   return {};
 }

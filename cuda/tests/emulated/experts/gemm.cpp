@@ -23,12 +23,14 @@ cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
   GroupedParams p = grouped_params(args);
   const bool pair = args.count == 2, one = args.rows < kLeastForEight;
   const auto at_once = [](int64_t items) { return dim3(static_cast<unsigned>(std::min<int64_t>(items, kBlocksAtOnce))); };
-  if (branch != nullptr) return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels_of(args))), p, *branch);
+  const int64_t panels = panels_of(args);
+  if (branch != nullptr)
+    return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
   if (args.kind == GemmClass::kPrefill) {
     const GemvKernel kernel = many_rows_kernel_for<T, A>(pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
     return run_kernel(kernel, many_rows_grid(args, kernel.panels), p);
   }
-  if (args.rows == 1 && pair) return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneGated), at_once(int64_t{args.pairs} * panels_of(args)), p);
+  if (args.rows == 1 && pair) return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneGated), at_once(args.pairs * panels), p);
   const GroupedForm form = grouped_form(one ? 1 : args.tile, pair);
   const GemvKernel kernel = form < GroupedForm::kSeveralSingle16 ? few_rows_kernel_for<T, A>(form) : several_rows_kernel_for<T, A>(form);
   if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
