@@ -188,7 +188,8 @@ func TestEmulatedExpertsAreChosenAsInFloat64(t *testing.T) {
 	build(t, "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",
 		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
 		"tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp", "-x", "c++", "kernels/experts/router.cu", "kernels/experts/route.cu",
-		"kernels/experts/plan.cu", "kernels/experts/combine.cu", "tests/experts_route_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+		"kernels/experts/plan.cu", "kernels/experts/choose.cu", "kernels/experts/combine.cu", "kernels/norm.cu",
+		"tests/experts_route_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
 	out, err := exec.Command(program).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
@@ -211,7 +212,8 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 	})...)
 	build(t, slices.Concat(flags, []string{
 		"-o", program, kernels, "tests/emulated/runtime.cpp", "tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp",
-		"cpu/linear_size.cpp", "-x", "c++", "kernels/gemm/repack.cu", "kernels/experts/plan.cu", "tests/experts_gemm_test.cu", "-x", "none",
+		"cpu/linear_size.cpp", "-x", "c++", "kernels/gemm/repack.cu", "kernels/experts/plan.cu",
+		"kernels/experts/combine.cu", "tests/experts_gemm_test.cu", "-x", "none",
 		"-lgtest", "-lgtest_main", "-lpthread",
 	})...)
 	out, err := exec.Command(program, "--gtest_filter=*/BF16_bf16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*").CombinedOutput()

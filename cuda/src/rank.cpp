@@ -130,6 +130,14 @@ bool Rank::norm(const BranchNorm& source, const Span& span, const Stream& on, vo
                               span.count * sizes_.hidden_stride, 1 / type.scale, true}, on));
     return false;
   }
+  RmsNormArgs args = norm_args(source, span);
+  if (args.act == Act::kF16 && args.dim % 256 == 0) args.input_sums = input_sums;
+  CUDA_CHECK(launch_rms_norm(args, on));
+  return args.input_sums != nullptr;
+}
+
+RmsNormArgs Rank::norm_args(const BranchNorm& source, const Span& span) const {
+  const InputType& type = source.type;
   RmsNormArgs args{};
   args.x = space_.x + span.first * sizes_.hidden_stride;
   args.weight = source.weight;
@@ -140,9 +148,7 @@ bool Rank::norm(const BranchNorm& source, const Span& span, const Stream& on, vo
   args.x_stride = args.out_stride = sizes_.hidden_stride;
   args.eps = desc_.norm_eps;
   args.scale = 1 / type.scale;
-  if (type.act == Act::kF16 && args.dim % 256 == 0) args.input_sums = input_sums;
-  CUDA_CHECK(launch_rms_norm(args, on));
-  return args.input_sums != nullptr;
+  return args;
 }
 
 GemmArgs Rank::gemm_args(const Span& span, const InputType& type, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,

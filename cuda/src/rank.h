@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/experts/combine.h"
+#include "kernels/experts/experts.h"
 #include "kernels/launch.h"
+#include "kernels/norm.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/states/states.h"
 #include "millrace/engine.h"
@@ -98,10 +101,11 @@ class Rank {
   bool is_mixture(int32_t layer) const { return desc_.mlp(layer).kind == MR_MLP_EXPERTS; }
   void mixture(const StepShape& shape, int32_t layer, const Stream& on);
   void mix(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
-  void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
-  void multiply_experts(const Span& rows, int32_t layer, const InputType& type, const Stream& on);
+  int32_t expert_tile_of(const Span& rows, int32_t layer) const;
+  void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const Stream& on);
+  ExpertGemmArgs gate_experts(const Span& rows, int32_t layer, const InputType& type, const Stream& on);
   void multiply_shared(const Span& rows, int32_t layer, const Stream& on);
-  void combine(const Span& rows, int32_t layer, const Stream& on);
+  CombineArgs combine_args(const Span& rows, int32_t layer) const;
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
   Act mlp_act(const Layer& l) const;
   Act experts_act(const Layer& l) const;
@@ -119,6 +123,7 @@ class Rank {
   // Into space().norm: the residual stream normed, unless the kernel that ended the branch before has done it. Returns whether
   // the sums of the rows were written into input_sums, which may be null; they are if this kernel norms rows of f16.
   bool norm(const BranchNorm& source, const Span& span, const Stream& on, void* input_sums = nullptr);
+  RmsNormArgs norm_args(const BranchNorm& source, const Span& span) const;
   InputType normed_type(Act act, const float* weight) const;
   // Queues one GEMM of rows [span.first, + count) of the residual stream, normed as `source` says, with the weights of `count` targets,
   // which share an epilogue; out of each target is its row 0. A rank writes its part of the columns to where the part begins.

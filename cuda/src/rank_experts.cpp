@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elementwise.h"
+#include "kernels/experts/choose.h"
 #include "kernels/experts/combine.h"
 #include "kernels/experts/experts.h"
 #include "kernels/experts/route.h"
@@ -25,16 +26,37 @@ void Rank::mixture(const StepShape& shape, int32_t index, const Stream& on) {
 
 void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  choose_experts(shape, rows, index, on);
   const BranchNorm source = mlp_norm(index);
-  norm(source, rows, on);
-  multiply_experts(rows, index, source.type, on);
+  choose_experts(shape, rows, index, source, on);
+  const ExpertGemmArgs down = gate_experts(rows, index, source.type, on);
+  CombineArgs sum = combine_args(rows, index);
+  const bool of_one_row = expert_branch_supported(down);
+  if (of_one_row && sum.end_norm == nullptr && sum.shared == nullptr) {
+    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, sum.x, sum.branch}, on));
+    return;
+  }
+  if (of_one_row) {
+    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, nullptr, space_.experts.out}, on));
+    sum.weights = sum.bias = nullptr;
+    sum.used = 1;
+  } else {
+    CUDA_CHECK(launch_expert_gemm(down, on));
+  }
   if (l.shared_down.data != nullptr) multiply_shared(rows, index, on);
-  combine(rows, index, on);
+  CUDA_CHECK(launch_combine(sum, on));
 }
 
-// The router, its choice, and the plan of the grouped GEMMs.
-void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t index, const Stream& on) {
+// Pairs of a tile of these rows' plan.
+int32_t Rank::expert_tile_of(const Span& rows, int32_t index) const {
+  const Layer& l = shard_.layer(index);
+  const mr_experts_desc& e = desc_.experts(index);
+  int32_t most = most_expert_tile(l.expert_gate.type);
+  for (const PackedWeight* w : {&l.expert_up, &l.expert_down}) most = std::min(most, most_expert_tile(w->type));
+  return expert_tile(rows.kind, e.count, rows.count * e.used, most);
+}
+
+// The router, its choice, the plan of the grouped GEMMs, and the norm of their inputs: of few rows in one launch.
+void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t index, const BranchNorm& source, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const mr_experts_desc& e = desc_.experts(index);
   const ExpertSpace& space = space_.experts;
@@ -48,7 +70,6 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   router.bias = l.router_bias;
   router.logits = space.logits;
   router.rows = rows.count;
-  CUDA_CHECK(launch_router(router, on));
 
   RouteArgs route{};
   route.experts = e;
@@ -63,15 +84,23 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   route.bytes = space.bytes;
   for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down})
     route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
+  if (choose_supported(e, rows.count)) {
+    const bool norms = !source.applied && source.weight != nullptr;
+    CUDA_CHECK(launch_choose({router, route, norms ? norm_args(source, rows) : RmsNormArgs{}, expert_tile_of(rows, index)}, on));
+    if (!norms) norm(source, rows, on);
+    return;
+  }
+  CUDA_CHECK(launch_router(router, on));
   CUDA_CHECK(launch_route(route, on));
+  norm(source, rows, on);
   if (rows.count == 1) return;
-  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile(rows.kind),
+  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile_of(rows, index),
                              space.plan, space.bytes,         route.bytes_each};
   CUDA_CHECK(launch_plan_experts(plan, on));
 }
 
-// From space().norm into space().experts.out, by pair.
-void Rank::multiply_experts(const Span& rows, int32_t index, const InputType& type, const Stream& on) {
+// Gate and up, from space().norm into space().experts.ffn, by pair. Returns the GEMM from there into space().experts.out.
+ExpertGemmArgs Rank::gate_experts(const Span& rows, int32_t index, const InputType& type, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const mr_experts_desc& e = desc_.experts(index);
   const ExpertSpace& space = space_.experts;
@@ -83,6 +112,7 @@ void Rank::multiply_experts(const Span& rows, int32_t index, const InputType& ty
   args.act = type.act;
   args.x_scale = type.scale;
   args.plan = space.plan;
+  args.tile = expert_tile_of(rows, index);
   args.rows = rows.count;
   args.experts = e.count;
   args.pairs = pairs;
@@ -130,7 +160,7 @@ void Rank::multiply_experts(const Span& rows, int32_t index, const InputType& ty
   args.out = space.out;
   args.out_stride = sizes_.hidden_stride;
   args.x_scale = gated_type.scale;
-  CUDA_CHECK(launch_expert_gemm(args, on));
+  return args;
 }
 
 // Into space().experts.shared.
@@ -148,7 +178,7 @@ void Rank::multiply_shared(const Span& rows, int32_t index, const Stream& on) {
 }
 
 // Into the residual stream, or where a branch ends with more, into space().branch.
-void Rank::combine(const Span& rows, int32_t index, const Stream& on) {
+CombineArgs Rank::combine_args(const Span& rows, int32_t index) const {
   const Layer& l = shard_.layer(index);
   const mr_experts_desc& e = desc_.experts(index);
   const ExpertSpace& space = space_.experts;
@@ -171,7 +201,7 @@ void Rank::combine(const Span& rows, int32_t index, const Stream& on) {
   args.eps = desc_.norm_eps;
   args.rows = rows.count;
   args.dim = desc_.hidden;
-  CUDA_CHECK(launch_combine(args, on));
+  return args;
 }
 
 }  // namespace mr::cuda

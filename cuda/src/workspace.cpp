@@ -74,8 +74,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces
     logits = std::max(logits, rows * e.count);
     pairs = std::max(pairs, of_layer);
     experts = std::max<int64_t>(experts, e.count);
-    for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill})
-      tiles = std::max<int64_t>(tiles, expert_tiles(e.count, static_cast<int32_t>(of_layer), expert_tile(kind)));
+    tiles = std::max<int64_t>(tiles, expert_tiles(e.count, static_cast<int32_t>(of_layer), kLeastExpertTile));
     ffn = std::max(ffn, of_layer * width);
     out = std::max({out, of_layer * s.hidden_stride, 2 * e.used * width});
     if (e.shared_width != 0) shared = std::max(shared, rows);
@@ -86,7 +85,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces
   space.ids = pieces.take<int32_t>(pairs);
   space.weights = pieces.take<float>(pairs);
   space.plan = {pieces.take<int32_t>(pairs), pieces.take<int32_t>(experts), pieces.take<int32_t>(experts),
-                pieces.take<ExpertTile>(tiles), pieces.take<int32_t>(1), pieces.take<int32_t>(1)};
+                pieces.take<ExpertTile>(tiles), pieces.take<int32_t>(1), pieces.take<int32_t>(kPlanCounters)};
   space.ffn = pieces.act(ffn);
   space.out_count = out;
   space.out = pieces.take<float>(out);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "kernels/experts/combine.h"
 #include "kernels/experts/experts.h"
 #include "millrace/engine.h"
 #include "tests/gemm_fixture.h"
@@ -86,6 +87,7 @@ struct Call {
   Act act;
   int32_t activation = MR_ACT_SILU;
   float x_scale = 1, pair_scale = 1;
+  int32_t tile = 0;  // pairs of a tile of the plan; 0: those of expert_tile
 };
 
 // Output rows of all pairs, in bits: f32 of one target, act of two. Rows of x are those of `rows`.
@@ -94,7 +96,9 @@ std::vector<uint32_t> multiply(const Call& run, const Choice& choice, const Stac
   const auto pairs = static_cast<size_t>(choice.pairs()), experts = static_cast<size_t>(choice.experts);
   const int64_t width = stacks[0]->weight.rows, stride = round_up(width, 2);
   const size_t element = count == 2 ? 2 : 4;
-  const int32_t tile = expert_tile(run.kind), tiles = expert_tiles(choice.experts, choice.pairs(), tile);
+  const int32_t most = most_expert_tile(stacks[0]->weight.type);
+  const int32_t tile = run.tile != 0 ? run.tile : expert_tile(run.kind, choice.experts, choice.pairs(), most);
+  const int32_t tiles = expert_tiles(choice.experts, choice.pairs(), tile);
   Guarded ids(choice.ids), list(pairs * 4), first(experts * 4), number(experts * 4), tile_memory(static_cast<size_t>(tiles) * sizeof(ExpertTile)), counts(4), done(4, 0);
   Guarded dx(std::vector<uint16_t>(x, x + (choice.pairs() / x_share) * x_stride)), out(pairs * static_cast<size_t>(stride) * element);
   const ExpertPlan plan{list.as<int32_t>(), first.as<int32_t>(), number.as<int32_t>(), tile_memory.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
@@ -116,6 +120,7 @@ std::vector<uint32_t> multiply(const Call& run, const Choice& choice, const Stac
   args.out = out.data();
   args.out_stride = stride;
   args.plan = plan;
+  args.tile = tile;
   args.rows = choice.rows;
   args.experts = choice.experts;
   args.pairs = choice.pairs();
@@ -267,10 +272,103 @@ TEST_P(ExpertGemm, APairHasTheSameBitsAmongAnyOthers) {
   }
 }
 
+// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 32 pairs, by one target and by a pair of targets.
+TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
+  if (call().kind == GemmClass::kPrefill) GTEST_SKIP() << "the prefill class has tiles of one size";
+  std::mt19937 random(14);
+  const int64_t widths[] = {37, 272}, lengths[] = {block() == 1 ? 330 : 3 * block(), block() == 1 ? 75 : 256};
+  const std::vector<float> gate_bias = normals(7 * 272, 4, random), up_bias = normals(7 * 272, 8, random);
+  const float* const biases[] = {gate_bias.data(), up_bias.data()};
+  for (const int32_t i : {0, 1}) {
+    const int64_t rows = widths[i], cols = lengths[i], stride = round_up(cols, 8) + 8;
+    const Stack gate(type(), rows, cols, 7, random), up(type(), rows, cols, 7, random);
+    const Stack* const stacks[] = {&gate, &up};
+    Choice choice{0, 1, 7, {}};
+    const int32_t pairs_of[] = {1, 9, 0, 17, 8, 64, 33};
+    for (int32_t e = 0; e < 7; ++e) choice.ids.insert(choice.ids.end(), static_cast<size_t>(pairs_of[e]), e);
+    std::shuffle(choice.ids.begin(), choice.ids.end(), random);
+    choice.rows = static_cast<int32_t>(choice.ids.size());
+    const Inputs in = random_inputs(call().act, choice.rows, cols, stride, random);
+    for (const int32_t count : {1, 2}) {
+      Call by_eight = call();
+      by_eight.activation = MR_ACT_CLAMPED;
+      by_eight.tile = kLeastExpertTile;
+      const std::vector<uint32_t> want = multiply(by_eight, choice, stacks, count, biases, in.bits.data(), stride, 1);
+      for (int32_t tile = 2 * kLeastExpertTile; tile <= most_expert_tile(type()); tile *= 2) {
+        Call larger = by_eight;
+        larger.tile = tile;
+        EXPECT_TRUE(multiply(larger, choice, stacks, count, biases, in.bits.data(), stride, 1) == want)
+            << count << " targets of " << rows << " x " << cols << ", tiles of " << tile;
+      }
+    }
+  }
+}
+
+// Down of a single row and the sum over its experts in one kernel: added to the residual stream, or as a branch; and padding.
+TEST_P(ExpertGemm, ABranchOfOneRowHasTheBitsOfItsParts) {
+  if (call().kind == GemmClass::kPrefill) GTEST_SKIP() << "of the decode class";
+  std::mt19937 random(15);
+  const int64_t rows = 37;
+  for (const int64_t cols : {block() == 1 ? 75 : block(), block() == 1 ? 330 : 3 * block()}) {
+    const int64_t stride = round_up(cols, 8) + 8, out_stride = 40;
+    const Stack down(type(), rows, cols, 6, random);
+    const std::vector<float> bias = normals(6 * rows, 1, random), weights = normals(6, 1, random), x = normals(rows, 1, random);
+    for (const int32_t used : {1, 2, 5}) {
+      const Choice choice = random_choice(1, used, 6, random);
+      const Inputs in = random_inputs(call().act, used, cols, stride, random);
+      for (const bool padding : {false, true}) {
+        Guarded ids(padding ? std::vector<int32_t>(static_cast<size_t>(used), 6) : choice.ids), list(static_cast<size_t>(used) * 4);
+        Guarded first(6 * 4), number(6 * 4), tiles(static_cast<size_t>(used) * sizeof(ExpertTile)), counts(4), done(kPlanCounters * 4, 0);
+        Guarded dx(in.bits), dweights(weights), dbias(bias);
+        const ExpertPlan plan{list.as<int32_t>(),       first.as<int32_t>(),  number.as<int32_t>(),
+                              tiles.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
+        ASSERT_EQ(launch_plan_experts({ids.as<int32_t>(), used, 6, kLeastExpertTile, plan}, Stream{}), cudaSuccess);
+        Guarded y(static_cast<size_t>(used * out_stride) * 4, 0);
+        ExpertGemmArgs args;
+        args.targets[0] = {down.weight, nullptr};
+        args.act = call().act;
+        args.x = dx.data();
+        args.x_stride = stride;
+        args.out = y.data();
+        args.out_stride = out_stride;
+        args.plan = plan;
+        args.tile = kLeastExpertTile;
+        args.rows = 1;
+        args.experts = 6;
+        args.pairs = used;
+        args.x_scale = 64;
+        if (!expert_branch_supported(args)) GTEST_SKIP() << "the device has too little shared memory";
+        ASSERT_EQ(launch_expert_gemm(args, Stream{}), cudaSuccess);
+        for (const bool adds : {true, false}) {
+          Guarded parts(x), whole(x);
+          CombineArgs combine{};
+          combine.ids = ids.as<int32_t>();
+          combine.weights = dweights.as<float>();
+          combine.used = used;
+          combine.experts = 6;
+          combine.y = y.as<float>();
+          combine.bias = adds ? dbias.as<float>() : nullptr;
+          combine.x = parts.as<float>();
+          combine.branch = adds ? nullptr : parts.as<float>();
+          combine.y_stride = combine.x_stride = out_stride;
+          combine.rows = 1;
+          combine.dim = static_cast<int32_t>(rows);
+          ASSERT_EQ(launch_combine(combine, Stream{}), cudaSuccess);
+          const RowBranch branch{dweights.as<float>(), combine.bias, whole.as<float>(), adds ? nullptr : whole.as<float>()};
+          ASSERT_EQ(launch_expert_branch(args, branch, Stream{}), cudaSuccess);
+          EXPECT_EQ(whole.read<uint32_t>(), parts.read<uint32_t>())
+              << used << " experts, " << cols << " columns" << (padding ? ", padding" : "");
+        }
+      }
+    }
+  }
+}
+
 TEST(ExpertGemms, RefuseWhatTheyCannotCompute) {
   ASSERT_EQ(prepare_expert_gemms(), cudaSuccess);
   ExpertGemmArgs args;
   args.experts = 1;
+  args.tile = kLeastExpertTile;
   EXPECT_EQ(launch_expert_gemm(args, Stream{}), cudaErrorInvalidValue);  // no weights
 }
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernel_fixture.h"
+#include "kernels/experts/choose.h"
 #include "kernels/experts/combine.h"
 #include "kernels/experts/plan.h"
 #include "kernels/experts/route.h"
@@ -338,6 +339,124 @@ TEST(Plan, ListsPairsByExpertInOrder) {
       }
 }
 
+// What launch_choose writes, or the four launches whose bits it has.
+struct FewRows {
+  std::vector<int32_t> ids, tile_count;
+  std::vector<float> weights;
+  std::vector<uint16_t> normed;
+  std::vector<std::vector<int32_t>> pairs_of;  // by tile: its expert, and its pairs
+  uint64_t bytes;
+  bool operator==(const FewRows& o) const {
+    return ids == o.ids && tile_count == o.tile_count && normed == o.normed && pairs_of == o.pairs_of && bytes == o.bytes &&
+           weights.size() == o.weights.size() && std::memcmp(weights.data(), o.weights.data(), weights.size() * sizeof(float)) == 0;
+  }
+};
+
+FewRows chosen_rows(const mr_experts_desc& e, int32_t hidden, const std::vector<int32_t>& slots, const std::vector<float>& x,
+                    const std::vector<float>& router, const std::vector<float>& norm, Act act, bool at_once) {
+  const auto rows = static_cast<int32_t>(slots.size()), pairs = rows * e.used;
+  const size_t cells = static_cast<size_t>(rows * hidden);
+  Guarded<float> dx(x), dnorm(norm), logits(static_cast<size_t>(rows * e.count)), weights(static_cast<size_t>(pairs));
+  Guarded<uint8_t> packed(packed_floats(kF32, router, e.count, hidden));
+  Guarded<int32_t> dslots(slots), ids(static_cast<size_t>(pairs)), list(static_cast<size_t>(pairs)), first(static_cast<size_t>(e.count)),
+      count(static_cast<size_t>(e.count)), tile_count(1), done(kPlanCounters);
+  Guarded<ExpertTile> tiles(static_cast<size_t>(expert_tiles(e.count, pairs, rows == 1 ? 1 : 8)));
+  Guarded<uint16_t> normed(cells);
+  Guarded<uint64_t> bytes(1);
+  done.zero();
+  bytes.zero();
+  weights.zero();
+  ChooseArgs args{};
+  args.router.x = dx;
+  args.router.x_stride = hidden;
+  args.router.norm = dnorm;
+  args.router.eps = kEps;
+  args.router.scale = 1;
+  args.router.router = {kF32, e.count, hidden, packed.data()};
+  args.router.logits = logits;
+  args.router.rows = rows;
+  args.route.experts = e;
+  args.route.logits = logits;
+  args.route.slot = dslots;
+  args.route.ids = ids;
+  args.route.weights = weights;
+  args.route.rows = rows;
+  args.route.plan = {list, first, count, tiles, tile_count, done};
+  args.route.bytes = bytes;
+  args.route.bytes_each = 10;
+  args.norm.x = dx;
+  args.norm.weight = dnorm;
+  args.norm.out = normed;
+  args.norm.act = act;
+  args.norm.rows = rows;
+  args.norm.dim = hidden;
+  args.norm.x_stride = args.norm.out_stride = hidden;
+  args.norm.eps = kEps;
+  args.tile = 8;
+  if (at_once) {
+    for (int32_t i = 0; i < 2; ++i) MUST(launch_choose(args, Stream{}));  // the second finds the counters at zero again
+    EXPECT_EQ(done.read(), std::vector<int32_t>(kPlanCounters, 0));
+  } else {
+    MUST(launch_router(args.router, Stream{}));
+    MUST(launch_route(args.route, Stream{}));
+    if (rows > 1) MUST(launch_plan_experts({ids, pairs, e.count, args.tile, args.route.plan, bytes, 10}, Stream{}));
+    MUST(launch_rms_norm(args.norm, Stream{}));
+  }
+  FewRows out{ids.read(), tile_count.read(), weights.read(), normed.read(), {}, bytes.read()[0] / (at_once ? 2 : 1)};
+  const std::vector<ExpertTile> tile = tiles.read();
+  const std::vector<int32_t> pair = list.read();
+  for (size_t i = 0; i < static_cast<size_t>(out.tile_count[0]); ++i) {
+    std::vector<int32_t> of{tile[i].expert};
+    for (int32_t k = 0; k < tile[i].count; ++k) of.push_back(pair[static_cast<size_t>(tile[i].first + k)]);
+    out.pairs_of.push_back(of);
+  }
+  return out;
+}
+
+// One row, several, padding rows among them, rows that share experts, and a row that is not a number.
+TEST(Choose, HasTheBitsOfSeparateKernels) {
+  Numbers numbers(9);
+  struct Case {
+    int32_t experts, used, rows, hidden, gating, groups, groups_used;
+    Act act;
+  };
+  const Case cases[] = {{20, 2, 1, 64, MR_GATE_SOFTMAX, 0, 0, Act::kF16},     {130, 8, 1, 600, MR_GATE_SIGMOID, 0, 0, Act::kBF16},
+                        {130, 8, 7, 130, MR_GATE_SOFTMAX, 0, 0, Act::kF16},   {6, 3, 16, 64, MR_GATE_SOFTMAX, 0, 0, Act::kF16},
+                        {32, 4, 9, 192, MR_GATE_SIGMOID, 8, 3, Act::kBF16},   {512, 1, 16, 72, MR_GATE_SOFTMAX, 0, 0, Act::kF16},
+                        {1, 1, 2, 64, MR_GATE_SOFTMAX, 0, 0, Act::kF16}};
+  for (const Case& c : cases) {
+    mr_experts_desc e{};
+    e.count = c.experts;
+    e.used = c.used;
+    e.gating = c.gating;
+    e.groups = c.groups;
+    e.groups_used = c.groups_used;
+    e.flags = MR_EXPERTS_RENORM;
+    std::vector<float> x = numbers.normals(static_cast<size_t>(c.rows * c.hidden));
+    if (c.rows == 9) x[static_cast<size_t>(5 * c.hidden)] = NAN;
+    const std::vector<float> router = numbers.normals(static_cast<size_t>(c.experts * c.hidden));
+    const std::vector<float> norm = numbers.normals(static_cast<size_t>(c.hidden));
+    for (const bool padding : {false, true}) {
+      std::vector<int32_t> slots(static_cast<size_t>(c.rows), 3);
+      if (padding) slots.back() = -1;
+      EXPECT_TRUE(chosen_rows(e, c.hidden, slots, x, router, norm, c.act, true) ==
+                  chosen_rows(e, c.hidden, slots, x, router, norm, c.act, false))
+          << c.used << " of " << c.experts << ", " << c.rows << " rows of " << c.hidden << (padding ? ", the last is padding" : "");
+    }
+  }
+}
+
+TEST(Choose, RefusesMoreThanABlockPlans) {
+  mr_experts_desc e{};
+  e.count = 128;
+  e.used = 8;
+  EXPECT_TRUE(choose_supported(e, 16));
+  EXPECT_FALSE(choose_supported(e, 17));
+  e.count = 513;
+  EXPECT_FALSE(choose_supported(e, 1));
+  EXPECT_EQ(launch_choose({}, Stream{}), cudaErrorInvalidValue);
+}
+
 struct Mixture {
   int32_t rows, dim, used, experts;
   bool bias, end_norm, shared, gate, norm, shared_end_norm, branch;
@@ -372,7 +491,7 @@ std::vector<float> combined(const Mixture& m, const Mixed& v) {
       shared_end_norm(v.shared_end_norm), x(v.x), branch(std::vector<float>(v.x.size(), 7.0f));
   CombineArgs args{};
   args.ids = ids;
-  args.weights = weights;
+  args.weights = v.weights.empty() ? nullptr : weights.data();
   args.used = m.used;
   args.experts = m.experts;
   args.y = y;
@@ -434,6 +553,24 @@ TEST(Combine, AgreesWithFloat64) {
       EXPECT_TRUE(near({got.begin() + r * m.dim, got.begin() + (r + 1) * m.dim}, want, {size * 0x1p-17, 0x1p-17})) << "dim " << m.dim << " row " << r;
     }
   }
+}
+
+TEST(Combine, NormsASumThatIsMade) {
+  Numbers numbers(8);
+  Mixture m{1, 70, 3, 5, true, true, true, false, false, true, false};
+  const Mixed parts = numbers_of(m, numbers);
+  Mixed sum = parts;
+  sum.weights.clear();
+  sum.y.assign(static_cast<size_t>(m.dim), 0);
+  for (size_t i = 0; i < sum.y.size(); ++i)
+    for (size_t k = 0; k < 3; ++k) {
+      const float y = (parts.y[k * sum.y.size() + i] + parts.bias[k * sum.y.size() + i]) * parts.weights[k];
+      sum.y[i] = k == 0 ? y : sum.y[i] + y;
+    }
+  const std::vector<float> want = combined(m, parts);
+  m.bias = false;
+  m.used = 1;
+  EXPECT_EQ(combined(m, sum), want);
 }
 
 TEST(Combine, SpreadsAWeightThatIsNotANumber) {

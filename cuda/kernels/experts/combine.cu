@@ -41,7 +41,7 @@ __device__ __forceinline__ float sum_of(const CombineArgs& a, const int32_t* ids
       const int32_t c = first + k;
       if (c >= a.used) break;
       if (a.bias != nullptr) next[k] += a.bias[static_cast<int64_t>(ids[c]) * a.dim + i];
-      next[k] *= weights[c];
+      if (a.weights != nullptr) next[k] *= weights[c];
       sum = c == 0 ? next[k] : sum + next[k];
     }
   }

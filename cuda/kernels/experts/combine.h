@@ -13,7 +13,7 @@ namespace mr::cuda {
 // row's bits depend on that row alone.
 struct CombineArgs {
   const int32_t* ids;      // (rows, used); the experts' number or more is padding
-  const float* weights;    // (rows, used)
+  const float* weights;    // (rows, used), or null: of one row, whose y is the sum over its experts already, with `used` 1
   int32_t used, experts;
   const float* y;          // (rows * used, dim), row stride y_stride
   const float* bias;       // (experts, dim), or null

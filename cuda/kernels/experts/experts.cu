@@ -12,7 +12,8 @@ namespace {
 
 struct PreparedGrouped {
   GemvKernel kernel;
-  int32_t shared_bytes;
+  int32_t shared_bytes;   // of kernels of a single row without their inputs
+  int32_t most_shared;    // bytes that a launch may have
   int32_t tiles_at_once;  // blocks that the whole device holds; 0: the kernel does not run here
 };
 
@@ -27,19 +28,23 @@ GemvKernel find_kernel(int32_t type_index, Act act, GroupedForm form) {
   if constexpr (i < kWeightTypeCount) {
     if (i != type_index) return find_kernel<i + 1>(type_index, act, form);
     constexpr int32_t type = kWeightFormats[i].kernel();
-    return form < GroupedForm::kManySingle ? few_rows_kernel<type>(act, form) : many_rows_kernel<type>(act, form);
+    return form < GroupedForm::kSeveralSingle16 ? few_rows_kernel<type>(act, form)
+           : form < GroupedForm::kManySingle    ? several_rows_kernel<type>(act, form)
+           : form < GroupedForm::kOneGated      ? many_rows_kernel<type>(act, form)
+                                                : one_row_kernel<type>(act, form);
   } else {
     return {};
   }
 }
 
-cudaError_t prepare(PreparedGrouped& k, int32_t sms, int32_t shared) {
+cudaError_t prepare(PreparedGrouped& k, bool one_row, int32_t sms, int32_t shared) {
   cudaFuncAttributes code;
   cudaError_t error = cudaFuncGetAttributes(&code, k.kernel.function);
   if (error != cudaSuccess) return error;
   k.shared_bytes = k.kernel.shared_bytes(code.binaryVersion);
-  if (k.shared_bytes > shared) return cudaSuccess;
-  error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
+  k.most_shared = one_row ? shared - static_cast<int32_t>(code.sharedSizeBytes) : k.shared_bytes;
+  if (k.shared_bytes > k.most_shared || k.most_shared > shared) return cudaSuccess;
+  error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.most_shared);
   int32_t blocks = 0;
   if (error == cudaSuccess) {
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.kernel.function, k.kernel.threads,
@@ -57,8 +62,8 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
     for (int32_t a = 0; a < 2; ++a) {
       for (int32_t form = 0; form < kGroupedForms && error == cudaSuccess; ++form) {
         PreparedGrouped& k = out.of[t][a][form];
-        k = {find_kernel(t, static_cast<Act>(a), static_cast<GroupedForm>(form)), 0, 0};
-        if (k.kernel.function != nullptr) error = prepare(k, sms, shared);
+        k = {find_kernel(t, static_cast<Act>(a), static_cast<GroupedForm>(form)), 0, 0, 0};
+        if (k.kernel.function != nullptr) error = prepare(k, form >= static_cast<int32_t>(GroupedForm::kOneGated), sms, shared);
       }
     }
   }
@@ -68,9 +73,39 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
 bool valid(const ExpertGemmArgs& args) {
   const PackedWeight& first = args.targets[0].weight;
   if (args.count < 1 || args.count > 2 || args.rows < 0 || args.pairs < 0 || args.experts < 1 || args.x_share < 1) return false;
+  if (args.tile < 8 || args.tile > 64 || args.tile % 8 != 0) return false;
   if (args.x_stride % 8 != 0 || args.out_stride % 2 != 0 || reinterpret_cast<uintptr_t>(args.x) % 16 != 0) return false;
   if (!weight_supported(first.type, first.rows, first.cols) || first.data == nullptr) return false;
   return args.count == 1 || (args.targets[1].weight.data != nullptr && swiglu_supported(first, args.targets[1].weight));
+}
+
+// The kernel of a form for the type of args, or null if the device has not been prepared.
+const PreparedGrouped* kernel_of(const ExpertGemmArgs& args, GroupedForm form) {
+  int32_t device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) return nullptr;
+  const PreparedDevice* const kernels = prepared[device].load(std::memory_order_acquire);
+  if (kernels == nullptr) return nullptr;
+  return &kernels->of[weight_format_index(args.targets[0].weight.type)][static_cast<int32_t>(args.act)][static_cast<int32_t>(form)];
+}
+
+// Returns whether the device holds a block of a kernel of a single row with its inputs.
+bool one_row_fits(const PreparedGrouped& k, const ExpertGemmArgs& args) {
+  return args.rows == 1 && args.kind == GemmClass::kDecode && k.tiles_at_once > 0 &&
+         k.shared_bytes + one_row_input_bytes(args) <= k.most_shared;
+}
+
+cudaError_t launch_kernel(const PreparedGrouped& k, dim3 grid, int32_t shared_bytes, void** arguments, const Stream& on) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(k.kernel.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = on.stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = on.dependent ? 1 : 0;
+  return cudaLaunchKernelExC(&config, k.kernel.function, arguments);
 }
 
 }  // namespace
@@ -93,48 +128,52 @@ cudaError_t prepare_expert_gemms() {
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
   if (args.pairs == 0) return cudaSuccess;
-  int32_t device = 0;
-  const cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  const PreparedDevice* const kernels = device < kMaxDevices ? prepared[device].load(std::memory_order_acquire) : nullptr;
-  if (kernels == nullptr) return cudaErrorInitializationError;
-  const int32_t type = weight_format_index(args.targets[0].weight.type);
   const bool pair = args.count == 2, one_row = args.rows == 1;
-  const auto of = [&](GroupedForm single, GroupedForm both) -> const PreparedGrouped& {
-    return kernels->of[type][static_cast<int32_t>(args.act)][static_cast<int32_t>(pair ? both : single)];
-  };
-  const PreparedGrouped& many = of(GroupedForm::kManySingle, GroupedForm::kManyPair);
-  const PreparedGrouped& one = of(GroupedForm::kFewSingle1, GroupedForm::kFewPair1);
-  const PreparedGrouped& eight = of(GroupedForm::kFewSingle8, GroupedForm::kFewPair8);
-  const bool by_many = args.kind == GemmClass::kPrefill && many.tiles_at_once > 0;
-  // If tiles of eight need more shared memory than the device has, every pair is a tile.
-  const PreparedGrouped& few = one.tiles_at_once > 0 && (one_row || eight.tiles_at_once == 0) ? one : eight;
-  const PreparedGrouped& chosen = by_many ? many : few;
-  if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
-
+  const PreparedGrouped* const first = kernel_of(args, grouped_form(1, pair));
+  if (first == nullptr) return cudaErrorInitializationError;
+  const PreparedGrouped& one = *first;
+  const PreparedGrouped& many = *kernel_of(args, pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
+  const PreparedGrouped& gated = *kernel_of(args, GroupedForm::kOneGated);
   GroupedParams p = grouped_params(args);
-  dim3 grid;
-  if (by_many) {
-    grid = many_rows_grid(args, chosen.kernel.panels);
-    if (grid.y > 65535) return cudaErrorInvalidValue;
-  } else {
-    p.parts = one_row ? 1 : expert_tile(args.kind) / chosen.kernel.tokens;
-    const int64_t items = few_rows_items(args, p.parts);
-    if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
-    grid = dim3(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(chosen.kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(chosen.shared_bytes);
-  config.stream = on.stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = on.dependent ? 1 : 0;
   void* arguments[] = {&p};
-  return cudaLaunchKernelExC(&config, chosen.kernel.function, arguments);
+  if (args.kind == GemmClass::kPrefill && many.tiles_at_once > 0) {
+    const dim3 grid = many_rows_grid(args, many.kernel.panels);
+    return grid.y > 65535 ? cudaErrorInvalidValue : launch_kernel(many, grid, many.shared_bytes, arguments, on);
+  }
+  if (pair && one_row_fits(gated, args)) {
+    const int64_t items = int64_t{args.pairs} * panels_of(args);
+    return launch_kernel(gated, dim3(static_cast<unsigned>(std::min<int64_t>(items, gated.tiles_at_once))),
+                         gated.shared_bytes + one_row_input_bytes(args), arguments, on);
+  }
+  // If no kernel takes whole tiles, as with those of the prefill class, or it needs more shared memory than the device has, tiles are
+  // divided.
+  const PreparedGrouped& eight = *kernel_of(args, grouped_form(8, pair));
+  // One target of few columns has slices of unlike length, and warps that have all of K do not wait for the longest.
+  const PreparedGrouped& whole = *kernel_of(args, grouped_form(pair ? args.tile : std::max(args.tile, 16), pair));
+  const PreparedGrouped& tiled = whole.tiles_at_once > 0 && whole.kernel.tokens >= args.tile ? whole : eight;
+  const PreparedGrouped& chosen = one.tiles_at_once > 0 && (one_row || tiled.tiles_at_once == 0) ? one : tiled;
+  if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
+  p.parts = one_row ? 1 : std::max(1, args.tile / chosen.kernel.tokens);
+  const int64_t items = decode_items(args, p.parts, chosen.kernel.panels);
+  if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));
+  return launch_kernel(chosen, grid, chosen.shared_bytes, arguments, on);
+}
+
+bool expert_branch_supported(const ExpertGemmArgs& args) {
+  if (!valid(args) || args.rows != 1 || args.count != 1 || args.pairs > kMostRowExperts) return false;
+  const PreparedGrouped* const kernel = kernel_of(args, GroupedForm::kOneBranch);
+  return kernel != nullptr && one_row_fits(*kernel, args);
+}
+
+cudaError_t launch_expert_branch(const ExpertGemmArgs& args, const RowBranch& branch, const Stream& on) {
+  if (!expert_branch_supported(args)) return cudaErrorInvalidValue;
+  const PreparedGrouped& kernel = *kernel_of(args, GroupedForm::kOneBranch);
+  GroupedParams p = grouped_params(args);
+  RowBranch b = branch;
+  void* arguments[] = {&p, &b};
+  const dim3 grid(static_cast<unsigned>(panels_of(args)));
+  return launch_kernel(kernel, grid, kernel.shared_bytes + one_row_input_bytes(args), arguments, on);
 }
 
 }  // namespace mr::cuda

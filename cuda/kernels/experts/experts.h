@@ -1,13 +1,16 @@
 // experts: grouped GEMMs, which multiply each pair of a row and one of its experts (plan.h) with that expert's matrices.
 //
 //   file             class     tile (rows x pairs)   how
+//   one_row.cuh      decode    16 x 1                the same for a single row: all of its loads are in flight at once
 //   few_rows.cuh     decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as gemv_async.cuh
+//   several_rows.cuh decode    256 x 16, 256 x 32    mma, cp.async; warps share a tile's pairs
 //   many_rows.cuh    prefill   256 x 64              mma, cp.async; warps share a tile's pairs
 //
 // An expert's matrices are one stack: they follow one another (matrix_of of weight.h). A pair's bits depend on its row of x
-// and on the class alone: decode pairs have the sums of GEMMs of class kDecode, and prefill pairs one ascending sum of
-// weights that are rounded once to the type of x. Which pairs share a tile changes nothing, because the columns of a matrix
-// product do not meet. If the device cannot run a type's kernel of many rows, prefill pairs have the sums of decode.
+// and on the class alone. Decode pairs have the eight slices of K of GEMMs of class kDecode (gemm.h), which are added in
+// ascending order and not as a tree: a warp that has several slices then keeps one sum of those before. Prefill pairs have one
+// ascending sum of weights that are rounded once to the type of x. Which pairs share a tile changes nothing, because the columns
+// of a matrix product do not meet. If the device cannot run a type's kernel of many rows, prefill pairs have the sums of decode.
 #pragma once
 
 #include <cstdint>
@@ -37,19 +40,48 @@ struct ExpertGemmArgs {
   int32_t x_share = 1;
   void* out = nullptr;      // row p of pair p, at an even address of 4 bytes
   int64_t out_stride = 0;   // elements, even
-  ExpertPlan plan;          // of tiles of expert_tile(kind) pairs
+  ExpertPlan plan;
+  int32_t tile = 0;         // pairs of a tile of the plan: a result of expert_tile
   int32_t rows = 0, experts = 0, pairs = 0;  // of the plan
   float x_scale = 1, pair_scale = 1;
   int32_t activation = 0;   // MR_ACT_*
 };
 
-// Pairs of a tile.
-constexpr int32_t expert_tile(GemmClass kind) { return kind == GemmClass::kDecode ? 8 : 64; }
+// Most pairs of a tile of the decode class that its kernels for a type of weights multiply together: as many as leave registers for
+// two blocks on an SM. Scales that fold need more for each pair.
+constexpr int32_t most_expert_tile(int32_t type) { return type == kQ4_K || type == kQ5_K ? 16 : 32; }
+
+constexpr int32_t kLeastExpertTile = 8;
+
+// Pairs of a tile of the plan. With the decode class it is at least 16 if an expert has one on average, and twice what an expert has if
+// pairs spread evenly, so that few experts have two tiles, but at most `most`: the least most_expert_tile of the types.
+constexpr int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs, int32_t most) {
+  if (kind == GemmClass::kPrefill) return 64;
+  int32_t tile = pairs < experts ? kLeastExpertTile : 2 * kLeastExpertTile;
+  while (tile < most && int64_t{tile} * experts < int64_t{pairs} * 2) tile *= 2;
+  return tile;
+}
 
 // Raises the kernels' shared memory limits and measures how many tiles the device holds. Must be called once for each
 // device, with the device current, before its first grouped GEMM and outside of stream capture.
 cudaError_t prepare_expert_gemms();
 
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on);
+
+// RowBranch is the branch of a single row: sum over its experts, by ascending id, of weight * (y + bias), as launch_combine
+// computes it (combine.h) where the branch has neither a norm nor a shared expert.
+struct RowBranch {
+  const float* weights = nullptr;  // (pairs)
+  const float* bias = nullptr;     // (experts, rows of the weight), or null
+  float* x = nullptr;              // (rows of the weight): the residual stream
+  float* branch = nullptr;         // the same, or null: the sum is added to x
+};
+
+// Returns whether launch_expert_branch can run: one row, one target, and inputs that fit into shared memory.
+bool expert_branch_supported(const ExpertGemmArgs& args);
+
+// Multiplies as launch_expert_gemm with one target does, and adds the products up at once: args.out is not used. A padding row is left
+// as it is. The bits are those of launch_expert_gemm and launch_combine.
+cudaError_t launch_expert_branch(const ExpertGemmArgs& args, const RowBranch& branch, const Stream& on);
 
 }  // namespace mr::cuda

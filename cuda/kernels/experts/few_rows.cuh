@@ -1,6 +1,6 @@
-// few_rows: the grouped GEMM of the decode class. It is gemv_async.cuh with another order of work: an item is a panel of an
-// expert's matrix, or the panels of its gate and up, for one tile of the plan. Sums, pipelines and the reduction of the
-// eight split-K slices are those of gemv_async, so a pair has the bits of a dense GEMM of class kDecode.
+// few_rows: the grouped GEMM of the decode class for experts of few pairs. It is gemv_async.cuh with another order of work: an item is a
+// panel of an expert's matrix, or the panels of its gate and up, for one tile of the plan. Slices and pipelines are those of
+// gemv_async; the sums of the eight split-K slices are added in ascending order.
 //
 // Items of a tile follow one another, so neighbouring blocks stream one matrix, and a matrix that several tiles read is
 // in L2 for the later ones. Which experts there are is known after grid_wait(): no weight is requested before. Where a tile is divided,
@@ -104,7 +104,7 @@ struct FewRowsBlock {
     copies_commit();
   }
 
-  // Reduces the slices of an item, as GemvTile::finish does, and stores one output for each thread.
+  // Adds the slices of an item in ascending order, and stores one output for each thread.
   __device__ __forceinline__ void finish(int32_t item, const float* sums) const {
     const int32_t thread = pipeline.warp * 32 + pipeline.lane, local = thread % kRows, column = thread / kRows;
     const ExpertTile tile = tile_of(item);
@@ -121,11 +121,11 @@ struct FewRowsBlock {
     float y[S::panels];
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
-      float v[kSlices];
       const int32_t index = column * S::reduction_stride + r * kPanelRows + local;
+      float sum = 0;
 #pragma unroll
-      for (int32_t s = 0; s < kSlices; ++s) v[s] = sums[s * S::reduction_plane + index];
-      y[r] = (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]))) * p.x_scale + bias[r];
+      for (int32_t s = 0; s < kSlices; ++s) sum += sums[s * S::reduction_plane + index];
+      y[r] = sum * p.x_scale + bias[r];
     }
     if constexpr (pair) {
       static_cast<A*>(p.targets[0].out)[out] = ActOps<A>::from(gated_product(grouped.activation, y[0], y[1]) * p.pair_share);
@@ -192,7 +192,7 @@ GemvKernel few_rows_fitting() {
             [](int32_t capability) {
               return gemv_shared_bytes(capability, [](auto room) { return GemvAsyncLayout<T, A, S, decltype(room)::value>::bytes; });
             },
-            S::threads, S::panels, S::tokens};
+            S::threads, 1, S::tokens};
   } else {
     static_assert(units > 1, "the pipelines do not fit");
     return few_rows_fitting<T, A, panels, tokens, units / 2, blocks>();

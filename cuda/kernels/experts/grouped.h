@@ -1,6 +1,8 @@
 // grouped: the parameters of the grouped GEMM kernels, and the table from which experts.cu chooses.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/experts/experts.h"
 #include "kernels/gemm/gemv.h"
 
@@ -10,13 +12,25 @@ struct GroupedParams {
   GemvParams gemm;  // its targets, cols, groups, panel_bytes, x, x_stride, x_scale and pair_share
   int64_t matrix_bytes;  // of an expert's matrix
   ExpertPlan plan;
-  int32_t parts;         // of a tile: few_rows divides larger tiles than its own
+  int32_t parts;         // of a tile: the decode kernels divide larger tiles than their own
   int32_t x_share, activation;
 };
 
-// GroupedForm is the kernel's class and the pairs of a tile, and whether its targets are gate and up.
-enum class GroupedForm : int32_t { kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kManySingle, kManyPair };
-constexpr int32_t kGroupedForms = 6;
+// GroupedForm is the kernel and the pairs of a tile, and whether its targets are gate and up.
+enum class GroupedForm : int32_t {
+  kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kSeveralSingle16, kSeveralPair16, kSeveralSingle32, kSeveralPair32,
+  kManySingle, kManyPair, kOneGated, kOneBranch
+};
+constexpr int32_t kGroupedForms = 12;
+
+// The form of decode tiles of up to this many pairs, at most 32.
+constexpr GroupedForm grouped_form(int32_t pairs, bool pair) {
+  const GroupedForm single = pairs == 1    ? GroupedForm::kFewSingle1
+                             : pairs <= 8  ? GroupedForm::kFewSingle8
+                             : pairs <= 16 ? GroupedForm::kSeveralSingle16
+                                           : GroupedForm::kSeveralSingle32;
+  return static_cast<GroupedForm>(static_cast<int32_t>(single) + (pair ? 1 : 0));
+}
 
 inline int32_t panels_of(const ExpertGemmArgs& args) {
   return static_cast<int32_t>((args.targets[0].weight.rows + kPanelRows - 1) / kPanelRows);
@@ -46,10 +60,20 @@ inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
   return p;
 }
 
-inline int32_t tiles_of(const ExpertGemmArgs& args) { return expert_tiles(args.experts, args.pairs, expert_tile(args.kind)); }
+inline int32_t tiles_of(const ExpertGemmArgs& args) { return expert_tiles(args.experts, args.pairs, args.tile); }
 
-// Most items of few_rows, which its blocks take by turns; and a block of many_rows for each tile and each of its panels.
-inline int64_t few_rows_items(const ExpertGemmArgs& args, int32_t parts) { return int64_t{tiles_of(args)} * parts * panels_of(args); }
+// Most items of a decode kernel, which its blocks take by turns; and a block of many_rows for each tile and each of its panels.
+inline int64_t decode_items(const ExpertGemmArgs& args, int32_t parts, int32_t panels_an_item) {
+  return int64_t{tiles_of(args)} * parts * ((panels_of(args) + panels_an_item - 1) / panels_an_item);
+}
+// Bytes of shared memory that the rows of x take in the kernels of a single row, besides their stages.
+inline int32_t one_row_input_bytes(const ExpertGemmArgs& args) {
+  const WeightFormat& format = kWeightFormats[weight_format_index(args.targets[0].weight.type)];
+  const int64_t group_cols = kUnitCols * format.units, cols = (args.targets[0].weight.cols + group_cols - 1) / group_cols * group_cols;
+  return static_cast<int32_t>(std::min<int64_t>(cols * 2 * (args.count == 2 ? 1 : args.pairs), INT32_MAX / 2));
+}
+constexpr int32_t kMostRowExperts = 16;  // of kOneBranch
+
 inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
   return dim3(static_cast<unsigned>((panels_of(args) + panels_a_block - 1) / panels_a_block), static_cast<unsigned>(tiles_of(args)));
 }
@@ -57,6 +81,10 @@ inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
 // Defined once for each type, see instances/.
 template <int32_t T>
 GemvKernel few_rows_kernel(Act act, GroupedForm form);
+template <int32_t T>
+GemvKernel one_row_kernel(Act act, GroupedForm form);
+template <int32_t T>
+GemvKernel several_rows_kernel(Act act, GroupedForm form);
 template <int32_t T>
 GemvKernel many_rows_kernel(Act act, GroupedForm form);
 

@@ -13,6 +13,9 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kMostChosenRows = 16;  // of launch_choose (choose.h)
+constexpr int32_t kPlanCounters = kMostChosenRows + 1;
+
 struct ExpertTile {
   int32_t expert, first, count;  // pairs [first, first + count) of the list
 };
@@ -24,7 +27,7 @@ struct ExpertPlan {
   int32_t* count;       // (experts): how many they are
   ExpertTile* tiles;    // (expert_tiles(...)), by ascending expert
   int32_t* tile_count;  // (1)
-  int32_t* done;        // (1): zero before and after the kernel
+  int32_t* done;        // (kPlanCounters): zero before and after a kernel
 };
 
 // Most tiles of a plan.

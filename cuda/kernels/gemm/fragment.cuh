@@ -5,8 +5,9 @@
 // point. What follows keeps every bit until the rounding:
 //
 //   Q8_0, Q4_0, Q5_0, IQ4_NL   quant * d: both are f16 numbers, and one product rounds
-//   MXFP4                      the same; d is half of the block's power of two, and the quant twice its value: exact if d is from 2^-24 to
-//                              2^15. Below, a block becomes zeros; above, its row fails
+//   MXFP4                      the bits of a quant are the sign, exponent and top mantissa bit of an f16 number, which is 2^-14 of its
+//                              value; two powers of two multiply it. Exact if half of the block's power of two is from 2^-24 to 2^15. Below, a
+//                              block becomes zeros; above, its row fails
 //   Q4_1, Q5_1                 quant * d + m, by one fma
 //   Q6_K, codes                quant * scale * d: the first product is an integer (of codes times their power of two), exact
 //                              up to 2048 and else even
@@ -203,7 +204,6 @@ struct UnitQuants {
   __device__ __forceinline__ void use(const Header& header) {
     if constexpr (T == kCodes) book = header.words;
     if constexpr (T == kIQ4_NL) book = make_uint4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
-    if constexpr (T == kMXFP4) book = make_uint4(0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu);
   }
 
   // Unpacks one step. Steps must be unpacked in ascending order.
@@ -225,7 +225,13 @@ struct UnitQuants {
       a[3] = and_or(shift_left<kQuantShift - at - 6>(pairs), mask, bits);
     } else {
       const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-      if constexpr (T == kIQ4_NL || T == kMXFP4 || T == kCodes) {
+      if constexpr (T == kMXFP4) {
+        constexpr uint32_t sign = twice(0x8000u), rest = twice(0x0e00u);
+        a[0] = and_or(w << 9, rest, w << 12 & sign);
+        a[1] = and_or(w << 5, rest, w << 8 & sign);
+        a[2] = and_or(w << 1, rest, w << 4 & sign);
+        a[3] = and_or(w >> 3, rest, w & sign);
+      } else if constexpr (T == kIQ4_NL || T == kCodes) {
         const uint32_t even = value_bytes(w, book), odd = value_bytes(w >> 16, book);
         const uint32_t near = __byte_perm(even, odd, 0x5140), far = __byte_perm(even, odd, 0x7362);
         a[0] = from_bytes<0>(near);
@@ -294,6 +300,15 @@ struct GroupHeader {
   }
 };
 
+// 2^(exponent - 113), in both halves, as two factors, because normal numbers of f16 have 30 powers of two: mostly small_power is
+// 2^(exponent - 118) and large_power 2^5.
+__device__ __forceinline__ uint32_t small_power(int32_t exponent) {
+  return static_cast<uint32_t>(max(min(exponent - 103, 30), 0)) * twice(0x0400u);
+}
+__device__ __forceinline__ uint32_t large_power(int32_t exponent) {
+  return static_cast<uint32_t>(min(max(exponent - 133, 0) + 20, 31)) * twice(0x0400u);
+}
+
 // UnitScales are the scales and mins of one unit's blocks, for rows g and g + 8 of a lane: of blocks of 32 inputs
 // (b = 0, 1), or of 16 (b = 0..3).
 template <int32_t T>
@@ -302,6 +317,7 @@ struct UnitScales {
   using Number = std::conditional_t<Format<T>::six_bits, float, uint32_t>;  // uint32_t: f16 in both halves
   Number scale[2][blocks], min[2][Format<T>::has_min ? blocks : 1];
   uint32_t d[2];  // of blocks of 16, whose scales are integers
+  uint32_t power[2][T == kMXFP4 ? 2 : 1];  // multiplies before scale does
 
   // scales: address of the unit's scales, or of what publish() wrote.
   __device__ __forceinline__ void load(uint32_t scales, const GroupHeader<T>& header, int32_t lane) {
@@ -339,7 +355,11 @@ struct UnitScales {
     } else if constexpr (T == kMXFP4) {
       const uint32_t v = load_shared4(scales + exponent_at(g, 0));
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) scale[i / 2][i % 2] = bits_of(__float2half2_rn(mxfp4_scale(v >> i * 8 & 255)));
+      for (int32_t i = 0; i < 4; ++i) {
+        const auto exponent = static_cast<int32_t>(v >> i * 8 & 255);
+        scale[i / 2][i % 2] = small_power(exponent);
+        power[i / 2][i % 2] = large_power(exponent);
+      }
     } else {
       const uint2 v = load_shared8(scales + g * 8);
       put(scale, v.x, v.y);
@@ -362,6 +382,8 @@ struct UnitScales {
         a[i] = times_plus(times_plus(a[i], scale[r][b], times(scale[r][b], twice(0xd400u))), d[r], min[r][b]);
       } else if constexpr (T == kCodes) {
         a[i] = times(times(a[i], scale[r][b]), d[r]);
+      } else if constexpr (T == kMXFP4) {
+        a[i] = times(times(a[i], power[r][b]), scale[r][b]);
       } else if constexpr (Format<T>::has_min) {
         a[i] = times_plus(a[i], scale[r][b], min[r][b]);
       } else {

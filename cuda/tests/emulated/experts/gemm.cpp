@@ -3,6 +3,8 @@
 
 #include "kernels/experts/few_rows.cuh"
 #include "kernels/experts/many_rows.cuh"
+#include "kernels/experts/one_row.cuh"
+#include "kernels/experts/several_rows.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -10,25 +12,58 @@ namespace {
 constexpr int32_t kBlocksAtOnce = 5;  // few, so that blocks have several items
 constexpr int32_t kLeastForEight = 3;  // fewer rows are divided into tiles of one pair, as on a device with little shared memory
 
+template <class... Arguments>
+cudaError_t run_kernel(const GemvKernel& kernel, dim3 grid, const Arguments&... arguments) {
+  const auto run = reinterpret_cast<void (*)(Arguments...)>(const_cast<void*>(kernel.function));
+  return emulated::put([=] { (void)emulated::run_grid(grid, dim3(static_cast<unsigned>(kernel.threads)), [=] { run(arguments...); }); });
+}
+
 template <int32_t T, class A>
-cudaError_t launch_of(const ExpertGemmArgs& args) {
-  const bool pair = args.count == 2, one = args.rows < kLeastForEight;
-  GroupedForm form = one ? pair ? GroupedForm::kFewPair1 : GroupedForm::kFewSingle1 : pair ? GroupedForm::kFewPair8 : GroupedForm::kFewSingle8;
-  if (args.kind == GemmClass::kPrefill) form = pair ? GroupedForm::kManyPair : GroupedForm::kManySingle;
-  const GemvKernel kernel = args.kind == GemmClass::kPrefill ? many_rows_kernel_for<T, A>(form) : few_rows_kernel_for<T, A>(form);
+cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
   GroupedParams p = grouped_params(args);
-  if (args.kind == GemmClass::kDecode && args.rows > 1) p.parts = expert_tile(args.kind) / kernel.tokens;
-  const dim3 grid = args.kind == GemmClass::kPrefill ? many_rows_grid(args, kernel.panels)
-                                                     : dim3(static_cast<unsigned>(std::min<int64_t>(few_rows_items(args, p.parts), kBlocksAtOnce)));
-  const auto run = reinterpret_cast<void (*)(GroupedParams)>(const_cast<void*>(kernel.function));
-  return emulated::put([=] { (void)emulated::run_grid(grid, dim3(static_cast<unsigned>(kernel.threads)), [=] { run(p); }); });
+  const bool pair = args.count == 2, one = args.rows < kLeastForEight;
+  const auto at_once = [](int64_t items) { return dim3(static_cast<unsigned>(std::min<int64_t>(items, kBlocksAtOnce))); };
+  const int64_t panels = panels_of(args);
+  if (branch != nullptr)
+    return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
+  if (args.kind == GemmClass::kPrefill) {
+    const GemvKernel kernel = many_rows_kernel_for<T, A>(pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
+    return run_kernel(kernel, many_rows_grid(args, kernel.panels), p);
+  }
+  if (args.rows == 1 && pair) return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneGated), at_once(args.pairs * panels), p);
+  const GroupedForm form = grouped_form(one ? 1 : args.tile, pair);
+  const GemvKernel kernel = form < GroupedForm::kSeveralSingle16 ? few_rows_kernel_for<T, A>(form) : several_rows_kernel_for<T, A>(form);
+  if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
+  return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels)), p);
 }
 
 template <int32_t T>
-cudaError_t launch_type(const ExpertGemmArgs& args) {
-  if (args.act == Act::kF16) return launch_of<T, __half>(args);
-  if constexpr (Format<T>::is_float) return launch_of<T, __nv_bfloat16>(args);
+cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
+  if (args.act == Act::kF16) return launch_of<T, __half>(args, branch);
+  if constexpr (Format<T>::is_float) return launch_of<T, __nv_bfloat16>(args, branch);
   else return cudaErrorNotSupported;
+}
+
+cudaError_t launch_any(const ExpertGemmArgs& args, const RowBranch* branch) {
+  if (args.targets[0].weight.data == nullptr) return cudaErrorInvalidValue;
+  switch (kernel_type(args.targets[0].weight.type)) {
+    case kF32: return launch_type<kF32>(args, branch);
+    case kF16: return launch_type<kF16>(args, branch);
+    case kBF16: return launch_type<kBF16>(args, branch);
+    case kQ8_0: return launch_type<kQ8_0>(args, branch);
+    case kQ4_0: return launch_type<kQ4_0>(args, branch);
+    case kQ4_1: return launch_type<kQ4_1>(args, branch);
+    case kQ5_0: return launch_type<kQ5_0>(args, branch);
+    case kQ5_1: return launch_type<kQ5_1>(args, branch);
+    case kQ2_K: return launch_type<kQ2_K>(args, branch);
+    case kQ4_K: return launch_type<kQ4_K>(args, branch);
+    case kQ5_K: return launch_type<kQ5_K>(args, branch);
+    case kQ6_K: return launch_type<kQ6_K>(args, branch);
+    case kIQ4_NL: return launch_type<kIQ4_NL>(args, branch);
+    case kMXFP4: return launch_type<kMXFP4>(args, branch);
+    case kCodes: return launch_type<kCodes>(args, branch);
+    default: return cudaErrorNotSupported;
+  }
 }
 
 }  // namespace
@@ -39,26 +74,12 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
 
 cudaError_t prepare_expert_gemms() { return cudaSuccess; }
 
-cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream&) {
-  if (args.targets[0].weight.data == nullptr) return cudaErrorInvalidValue;
-  switch (kernel_type(args.targets[0].weight.type)) {
-    case kF32: return launch_type<kF32>(args);
-    case kF16: return launch_type<kF16>(args);
-    case kBF16: return launch_type<kBF16>(args);
-    case kQ8_0: return launch_type<kQ8_0>(args);
-    case kQ4_0: return launch_type<kQ4_0>(args);
-    case kQ4_1: return launch_type<kQ4_1>(args);
-    case kQ5_0: return launch_type<kQ5_0>(args);
-    case kQ5_1: return launch_type<kQ5_1>(args);
-    case kQ2_K: return launch_type<kQ2_K>(args);
-    case kQ4_K: return launch_type<kQ4_K>(args);
-    case kQ5_K: return launch_type<kQ5_K>(args);
-    case kQ6_K: return launch_type<kQ6_K>(args);
-    case kIQ4_NL: return launch_type<kIQ4_NL>(args);
-    case kMXFP4: return launch_type<kMXFP4>(args);
-    case kCodes: return launch_type<kCodes>(args);
-    default: return cudaErrorNotSupported;
-  }
+cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream&) { return launch_any(args, nullptr); }
+
+bool expert_branch_supported(const ExpertGemmArgs& args) { return args.rows == 1 && args.count == 1 && args.pairs <= kMostRowExperts; }
+
+cudaError_t launch_expert_branch(const ExpertGemmArgs& args, const RowBranch& branch, const Stream&) {
+  return expert_branch_supported(args) ? launch_any(args, &branch) : cudaErrorInvalidValue;
 }
 
 }  // namespace mr::cuda

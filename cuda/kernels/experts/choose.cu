@@ -1,0 +1,142 @@
+// choose: a block for each row and panel of 16 experts computes logits, and one more for each row applies the norm. No block waits for
+// another: the block that ends last of a row chooses its experts, and the block whose row is chosen last plans the rows.
+#include "kernels/experts/choose.h"
+
+#include <algorithm>
+
+#include "kernels/experts/route_row.cuh"
+#include "kernels/experts/router_block.cuh"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int32_t kWarps = kColumnSlices, kThreads = kWarps * 32;
+constexpr int32_t kMostExperts = kThreads, kMostPairs = kThreads;
+
+// The norm of a row with the bits of launch_rms_norm: the threads that it would have compute, and the others add zeros.
+template <class A, bool whole>
+__device__ __forceinline__ void norm_row(const RmsNormArgs& a, int64_t row) {
+  __shared__ float scratch[kWarps];
+  const int32_t groups = (a.dim + 3) / 4, threads = norm_warps(a.dim) * 32, thread = static_cast<int32_t>(threadIdx.x);
+  const float* const x = a.x + row * a.x_stride;
+  A* const out = static_cast<A*>(a.out) + row * a.out_stride;
+  float sum = 0;
+  if (thread < threads)
+    for (int32_t i = thread; i < groups; i += threads) sum = norm_square(load_group<whole>(x, i, a.dim), sum);
+  const float factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps) * a.scale;
+  for (int32_t i = thread; i < groups; i += kThreads)
+    store_normed<A, whole>(out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
+}
+
+// Returns the sum over the lanes below this one, and of all in `total`.
+__device__ __forceinline__ int32_t sum_before(int32_t x, int32_t& total) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  int32_t sum = x;
+  for (int32_t distance = 1; distance < 32; distance *= 2) {
+    const int32_t before = __shfl_up_sync(0xffffffffu, sum, distance);
+    if (lane >= distance) sum += before;
+  }
+  total = __shfl_sync(0xffffffffu, sum, 31);
+  return sum - x;
+}
+
+// Plans all rows by one block, whose thread e has expert e.
+__device__ void plan_rows(const RouteArgs& a, int32_t tile) {
+  __shared__ int32_t ids[kMostPairs], pairs_of[kWarps], tiles_of[kWarps], active_of[kWarps];
+  const int32_t pairs = a.rows * a.experts.used, expert = static_cast<int32_t>(threadIdx.x), warp = expert / 32;
+  for (int32_t p = expert; p < pairs; p += kThreads) ids[p] = __ldcg(a.ids + p);
+  __syncthreads();
+  int32_t count = 0, all = 0, all_tiles = 0;
+  for (int32_t p = 0; p < pairs; ++p) count += ids[p] == expert ? 1 : 0;
+  if (expert >= a.experts.count) count = 0;  // padding rows name an expert past the last
+  int32_t first = sum_before(count, all), at = sum_before((count + tile - 1) / tile, all_tiles);
+  const int32_t active = __popc(__ballot_sync(0xffffffffu, count > 0));
+  if (expert % 32 == 0) {
+    pairs_of[warp] = all;
+    tiles_of[warp] = all_tiles;
+    active_of[warp] = active;
+  }
+  __syncthreads();
+  for (int32_t w = 0; w < warp; ++w) {
+    first += pairs_of[w];
+    at += tiles_of[w];
+  }
+  for (int32_t p = 0, to = first; p < pairs && to < first + count; ++p)
+    if (ids[p] == expert) a.plan.pairs[to++] = p;
+  for (int32_t done = 0; done < count; done += tile) a.plan.tiles[at++] = {expert, first + done, min(count - done, tile)};
+  if (expert < a.experts.count) {
+    a.plan.first[expert] = first;
+    a.plan.count[expert] = count;
+  }
+  if (expert != 0) return;
+  int32_t tiles = 0, experts = 0;
+  for (int32_t w = 0; w < kWarps; ++w) {
+    tiles += tiles_of[w];
+    experts += active_of[w];
+  }
+  *a.plan.tile_count = tiles;
+  if (a.bytes != nullptr) *a.bytes += static_cast<uint64_t>(experts) * a.bytes_each;
+}
+
+// Counts the block and returns, in every thread, whether it is the last of `blocks`. The counter is zero afterwards.
+__device__ __forceinline__ bool ends_last(int32_t* done, int32_t blocks) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = count_done(done, 1) + 1 == blocks;
+    if (last) *done = 0;
+  }
+  __syncthreads();
+  return last;
+}
+
+template <int32_t T, bool whole>
+__global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ ChooseArgs a) {
+  const int32_t row = static_cast<int32_t>(blockIdx.y), panels = (a.route.experts.count + kPanelRows - 1) / kPanelRows;
+  if (static_cast<int32_t>(blockIdx.x) == panels) {
+    grid_wait();
+    grid_trigger();
+    if (a.norm.act == Act::kF16) norm_row<__half, whole>(a.norm, row);
+    else norm_row<__nv_bfloat16, whole>(a.norm, row);
+    return;
+  }
+  router_block<T, 1, kWarps, whole>(a.router);
+  if (!ends_last(a.route.plan.done + row, panels)) return;
+  route_row(a.route, row);
+  if (a.route.rows > 1 && ends_last(a.route.plan.done + kMostChosenRows, a.route.rows)) plan_rows(a.route, a.tile);
+}
+
+template <int32_t T>
+cudaError_t launch_type(const ChooseArgs& args, const Stream& on) {
+  const mr_experts_desc& e = args.route.experts;
+  const uintptr_t either = reinterpret_cast<uintptr_t>(args.router.x) | reinterpret_cast<uintptr_t>(args.router.norm) |
+                           reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);
+  const bool whole = args.router.router.cols % kUnitCols == 0 && args.router.x_stride % 4 == 0 && args.norm.out_stride % 4 == 0 &&
+                     either % 16 == 0;
+  const size_t bytes = route_shared_bytes(e);
+  const auto panels = static_cast<unsigned>((e.count + kPanelRows - 1) / kPanelRows);
+  const dim3 grid(panels + (args.norm.x == nullptr ? 0 : 1), static_cast<unsigned>(args.route.rows));
+  return launch(on, grid, dim3(kThreads), bytes, whole ? choose<T, true> : choose<T, false>, args);
+}
+
+}  // namespace
+
+bool choose_supported(const mr_experts_desc& experts, int32_t rows) {
+  return rows >= 1 && rows <= kMostChosenRows && experts.count <= kMostExperts && rows * experts.used <= kMostPairs;
+}
+
+cudaError_t launch_choose(const ChooseArgs& args, const Stream& on) {
+  const PackedWeight& router = args.router.router;
+  if (!choose_supported(args.route.experts, args.route.rows) || !weight_supported(router.type, router.rows, router.cols) ||
+      args.route.experts.used > args.route.experts.count || args.route.plan.done == nullptr || args.tile < 1) {
+    return cudaErrorInvalidValue;
+  }
+  switch (router.type) {
+    case kF32: return launch_type<kF32>(args, on);
+    case kF16: return launch_type<kF16>(args, on);
+    case kBF16: return launch_type<kBF16>(args, on);
+    default: return cudaErrorNotSupported;
+  }
+}
+
+}  // namespace mr::cuda

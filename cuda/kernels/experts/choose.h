@@ -1,0 +1,23 @@
+// choose: what precedes the grouped GEMMs of few rows, in one launch: the router, the choice of experts, their plan, and the norm of
+// the experts' inputs. All have the bits of launch_router, launch_route, launch_plan_experts and launch_rms_norm.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/experts/route.h"
+#include "kernels/norm.h"
+
+namespace mr::cuda {
+
+struct ChooseArgs {
+  RouterArgs router;
+  RouteArgs route;   // reads router.logits, and its plan is written for any number of rows
+  RmsNormArgs norm;  // x null: the experts' inputs are there already
+  int32_t tile = 0;  // pairs of a tile of the plan; of a single row each pair is a tile
+};
+
+// Returns whether launch_choose takes the model's experts and this number of rows.
+bool choose_supported(const mr_experts_desc& experts, int32_t rows);
+cudaError_t launch_choose(const ChooseArgs& args, const Stream& on);
+
+}  // namespace mr::cuda
