@@ -18,7 +18,7 @@ namespace mr::cuda {
 Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes)
     : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
       activations_(shard_, config),
-      kv_(device().ledger.allocate(pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
+      kv_(device().ledger.allocate(pool_bytes(config, false, sizes.kv_block_bytes), MR_PURPOSE_KV)),
       memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()) {
   device().enter();

@@ -30,9 +30,16 @@ uint64_t now_ns() {
                                    std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
+void check_own(const mr_runner_config& config, const Description& model) {
+  check_config(config, model);
+  if (config.window_blocks != 0)
+    fail(MR_UNIMPLEMENTED, "runner configuration: window_blocks is %d, wanted 0: this engine keeps all layers in one pool",
+         config.window_blocks);
+}
+
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
   if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
-  check_config(config, model->desc());
+  check_own(config, model->desc());
   model->device()->enter();
   return model;
 }
@@ -178,11 +185,11 @@ struct Runner::State {
 };
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
-  check_config(config, model.desc());
+  check_own(config, model.desc());
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
-  out->kv_bytes = pool_bytes(config, ranks * sizes.kv_block_bytes);
+  out->kv_bytes = pool_bytes(config, false, ranks * sizes.kv_block_bytes);
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;
   // The GEMMs with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
