@@ -46,6 +46,9 @@
 // Layers of some models carry a state from position to position (Config.States). states cuts parts
 // where a state is saved, and a sequence then starts where one stands, not where blocks end.
 //
+// Layers with a window may have blocks of their own (Config.Window). windows frees those that left
+// the window.
+//
 // # Rules
 //
 // A change must keep these:

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 )
 
-// windowed is a model with layers of two windows, layers without, and one that reads the keys of a
+// Windowed is a model with layers of two windows, layers without, and one that reads the keys of a
 // layer with a window.
-func windowed(large, small int) engine.ModelDesc {
+func Windowed(large, small int) engine.ModelDesc {
 	shape := Small()
 	shape.Layers = 5
 	d := shape.Model()
@@ -147,15 +147,15 @@ func testGroups(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		long = 70
 	}
 	for name, desc := range map[string]engine.ModelDesc{
-		"of 37 and 20":      windowed(37, 20),
-		"of 20 and 1":       windowed(20, 1),
-		"of 16":             windowed(16, 16),
-		"of 17":             windowed(17, 17),
-		"of 1":              windowed(1, 1),
-		"of 257":            windowed(257, 100),
+		"of 37 and 20":      Windowed(37, 20),
+		"of 20 and 1":       Windowed(20, 1),
+		"of 16":             Windowed(16, 16),
+		"of 17":             Windowed(17, 17),
+		"of 1":              Windowed(1, 1),
+		"of 257":            Windowed(257, 100),
 		"in all layers":     allWindowed(33),
 		"in all, of 1":      allWindowed(1),
-		"that few see over": windowed(511, 40),
+		"that few see over": Windowed(511, 40),
 	} {
 		t.Run("windows "+name, func(t *testing.T) {
 			s := newGroupTest(t, opener, desc, long)
@@ -169,7 +169,7 @@ func testGroups(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		})
 	}
 	t.Run("a prompt is cut anywhere, and freed blocks are written again at once", func(t *testing.T) {
-		s := newGroupTest(t, opener, windowed(20, 5), 60)
+		s := newGroupTest(t, opener, Windowed(20, 5), 60)
 		for cut := 1; cut < len(s.prompt); cut++ {
 			ring := ringBlocks(20, len(s.prompt), 16)
 			table := make([]int32, s.blocks())
@@ -188,7 +188,7 @@ func testGroups(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		}
 	})
 	t.Run("a sequence starts from every position with the blocks that it sees alone", func(t *testing.T) {
-		s := newGroupTest(t, opener, windowed(20, 5), 60)
+		s := newGroupTest(t, opener, Windowed(20, 5), 60)
 		l := s.line(0, 0, blocksFrom(0, s.blocks()))
 		first := &engine.Step{PreOps: []engine.PreOp{l.set(nil)}}
 		l.feed(first, 0, s.prompt...)
@@ -204,7 +204,7 @@ func testGroups(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		}
 	})
 	t.Run("a sequence goes to host memory and back to other blocks", func(t *testing.T) {
-		for name, desc := range map[string]engine.ModelDesc{"some": windowed(20, 5), "all": allWindowed(20)} {
+		for name, desc := range map[string]engine.ModelDesc{"some": Windowed(20, 5), "all": allWindowed(20)} {
 			s := newGroupTest(t, opener, desc, 60)
 			for _, at := range []int{1, 16, 33, 59} {
 				l := s.line(0, 0, blocksFrom(0, s.blocks()))
@@ -284,7 +284,7 @@ func testGroupedDescriptions(t *testing.T, opener func(*testing.T) engine.Device
 
 func refusedGroups(t *testing.T, opener func(*testing.T) engine.Device) {
 	t.Helper()
-	s := newGroupTest(t, opener, windowed(20, 5), 60)
+	s := newGroupTest(t, opener, Windowed(20, 5), 60)
 	l := s.line(0, 0, blocksFrom(0, s.blocks()))
 	step := &engine.Step{PreOps: []engine.PreOp{l.set(nil)}}
 	l.feed(step, 0, s.prompt[:40]...)
@@ -340,7 +340,7 @@ func refusedGroups(t *testing.T, opener func(*testing.T) engine.Device) {
 
 func testGroupCost(t *testing.T, opener func(*testing.T) engine.Device) {
 	t.Helper()
-	for _, desc := range []engine.ModelDesc{windowed(20, 5), allWindowed(20)} {
+	for _, desc := range []engine.ModelDesc{Windowed(20, 5), allWindowed(20)} {
 		m := Load(t, open(t, opener), Random(desc, all(engine.F16), 1))
 		cfg := Sizes()
 		masks, err := m.RunnerCost(cfg)
@@ -356,7 +356,7 @@ func testGroupCost(t *testing.T, opener func(*testing.T) engine.Device) {
 		_, err = m.NewRunner(cfg)
 		require.ErrorIs(t, err, engine.ErrOutOfMemory)
 	}
-	d := windowed(20, 5)
+	d := Windowed(20, 5)
 	require.Equal(t, []bool{true, false, true, true, true}, []bool{
 		d.InWindowGroup(0), d.InWindowGroup(1), d.InWindowGroup(2), d.InWindowGroup(3), d.InWindowGroup(4),
 	})

@@ -132,7 +132,7 @@ func randomStep(rng *rand.Rand, d *engine.ModelDesc, c engine.RunnerConfig, slot
 func testRules(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	t.Run("of a model of attention", func(t *testing.T) { testRulesOf(t, opener, opts, Small().Model(), 0, 0) })
 	t.Run("of a model with states", func(t *testing.T) { testRulesOf(t, opener, opts, Hybrid(), 3, 0) })
-	t.Run("of a model with a window group", func(t *testing.T) { testRulesOf(t, opener, opts, windowed(20, 5), 0, 9) })
+	t.Run("of a model with a window group", func(t *testing.T) { testRulesOf(t, opener, opts, Windowed(20, 5), 0, 9) })
 }
 
 func testRulesOf(t *testing.T, opener func(*testing.T) engine.Device, opts Options, desc engine.ModelDesc, states, window int) {
