@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "src/error.h"
 #include "src/workspace.h"
@@ -25,10 +26,18 @@ std::unique_ptr<Pinned> host_memory(Ledger& ledger, uint64_t bytes) {
 }  // namespace
 
 Blocks::Blocks(Ledger& ledger, uint8_t* pool, const mr_runner_config& config, const Sizes& sizes)
-    : ledger_(ledger), pool_(pool), host_(config.host_blocks, sizes.kv_block_bytes) {}
+    : ledger_(ledger), pool_(pool), host_(config.host_blocks, sizes.kv_block_bytes),
+      host_window_(config.host_window_blocks, sizes.window_block_bytes, MR_PRE_BLOCK_OUT, true) {}
 
 void Blocks::hold(const StepPlan& plan) {
-  host_.hold(plan, [this](uint64_t bytes) { return host_memory(ledger_, bytes); });
+  const auto make = [this](uint64_t bytes) { return host_memory(ledger_, bytes); };
+  const std::vector<size_t> taken = host_.hold(plan, make);
+  try {
+    host_window_.hold(plan, make);
+  } catch (...) {
+    host_.give_back(taken);  // a refused step has changed nothing
+    throw;
+  }
 }
 
 bool Blocks::copies(const StepPlan::PreOp& op) {
@@ -42,8 +51,9 @@ bool Blocks::copies(const StepPlan::PreOp& op) {
 
 BlockCopy Blocks::copy_of(const StepPlan::PreOp& op) const {
   BlockCopy copy{{pool_, op.src}, {pool_, op.dst}};
-  if (op.kind == MR_PRE_BLOCK_IN) copy.src = {host_.block(op.src), -1};
-  if (op.kind == MR_PRE_BLOCK_OUT) copy.dst = {host_.block(op.dst), -1};
+  const mr::HostBlocks<Pinned>& host = op.window ? host_window_ : host_;
+  if (op.kind == MR_PRE_BLOCK_IN) copy.src = {host.block(op.src), -1};
+  if (op.kind == MR_PRE_BLOCK_OUT) copy.dst = {host.block(op.dst), -1};
   return copy;
 }
 

@@ -32,7 +32,7 @@ class Blocks {
  private:
   Ledger& ledger_;
   uint8_t* const pool_;
-  mr::HostBlocks<Pinned> host_;
+  mr::HostBlocks<Pinned> host_, host_window_;  // of the first group, and of the window group
 };
 
 }  // namespace mr::cuda

@@ -30,16 +30,9 @@ uint64_t now_ns() {
                                    std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-void check_own(const mr_runner_config& config, const Description& model) {
-  check_config(config, model);
-  if (config.window_blocks != 0)
-    fail(MR_UNIMPLEMENTED, "runner configuration: window_blocks is %d, wanted 0: this engine keeps all layers in one pool",
-         config.window_blocks);
-}
-
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
   if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
-  check_own(config, model->desc());
+  check_config(config, model->desc());
   model->device()->enter();
   return model;
 }
@@ -185,11 +178,14 @@ struct Runner::State {
 };
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
-  check_own(config, model.desc());
+  check_config(config, model.desc());
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
-  out->kv_bytes = pool_bytes(config, false, ranks * sizes.kv_block_bytes);
+  out->bytes_per_window_block = out->host_bytes_per_window_block = ranks * sizes.window_block_bytes;
+  if (__builtin_add_overflow(pool_bytes(config, false, ranks * sizes.kv_block_bytes), pool_bytes(config, true, ranks * sizes.window_block_bytes),
+                             &out->kv_bytes))
+    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks are beyond any memory");
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;
   // The GEMMs with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
