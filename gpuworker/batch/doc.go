@@ -60,7 +60,8 @@
 //     refused step needs no rollback.
 //   - Run's goroutine owns every field that no lock or atomic guards. Other goroutines
 //     communicate through inbox, counters, prefixes and the streams.
-//   - A sequence gives up blocks only after its last step in flight has ended.
+//   - A sequence gives up blocks only after its last step in flight has ended, except blocks of the
+//     window group that none of its steps in flight reads.
 //   - Only a lost device ends the loop. Every other failure ends one sequence.
 //
 // The package handles token ids and blocks. It has no knowledge of text, models, files or calls.

@@ -1,13 +1,21 @@
 package model
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/rules"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
 )
 
 // layered is a model of attention, in f16 for each token and layer of kvHeads heads, in which every
@@ -144,4 +152,54 @@ func TestModelsOfWindowsAloneArePlanned(t *testing.T) {
 	require.Zero(t, price.BytesPerBlock)
 	require.LessOrEqual(t, price.KVBytes, uint64(20e9))
 	require.Equal(t, 8*131072/16, r.KVBlocks, "contexts without bytes")
+}
+
+func TestAWindowGroupIsServed(t *testing.T) {
+	// The same requests get the same answers from a cache with a window group and from one without.
+	dir := t.TempDir()
+	shape, _ := synth.Small("gemma3")
+	var file bytes.Buffer
+	require.NoError(t, synth.Write(&file, shape, synth.Only(gguf.Q8_0), 1))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "gemma3"+extension), file.Bytes(), 0o644))
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	m := NewManager(Config{Dir: dir, VerifyInterval: -1, SwapSpace: 1 << 24}, device, hclog.NewNullLogger())
+	var answers [2][][]int32
+	for i, tokens := range []uint64{512, 4096} {
+		inst, _, err := m.Load(t.Context(), "gemma3", Options{KVTokens: tokens}, nil)
+		require.NoError(t, err)
+		require.Equal(t, i == 1, inst.Runner.WindowBlocks > 0, "512 tokens are no more than a chunk and a window")
+		require.Equal(t, inst.Runner.WindowBlocks, inst.Runner.HostWindowBlocks)
+		var streams []*batch.Stream
+		for k := range 8 {
+			prompt := make([]int32, 40+25*k)
+			for at := range prompt {
+				prompt[at] = int32(1 + at*(1+k/2)%200)
+			}
+			s, err := submit(inst.Loop, batch.Request{
+				Prompt: prompt, MaxTokens: 30, PromptTopN: -1, Params: engine.SlotParams{Seed: uint64(k), Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1},
+			})
+			require.NoError(t, err)
+			streams = append(streams, s)
+		}
+		for _, s := range streams {
+			var answer []int32
+			for ended := false; !ended; {
+				events, err := s.Recv(t.Context(), nil)
+				require.NoError(t, err)
+				for _, e := range events {
+					if e.Token != nil {
+						answer = append(answer, e.Token.Token)
+					}
+					ended = ended || e.Done != nil
+				}
+			}
+			answers[i] = append(answers[i], answer)
+		}
+		_, err = m.Unload(t.Context(), "gemma3", false)
+		require.NoError(t, err)
+	}
+	require.Equal(t, answers[0], answers[1])
+	require.NoError(t, m.Close())
+	require.NoError(t, device.Close())
 }

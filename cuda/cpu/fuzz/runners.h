@@ -38,6 +38,8 @@ inline void create_runner(World& w, Input& in) {
   config.block_size = in.once_in(2) ? 32 : 16;
   if (model.known != nullptr && model.known->described.arrays.layers[0].mixer.kind != MR_MIX_ATTENTION)
     config.saved_states = config.host_states = 2;
+  else if (model.known != nullptr && model.known->described.arrays.layers[1].mixer.window != 0 && in.once_in(2))
+    config.window_blocks = config.host_window_blocks = 3;
   in.bend(&config);
   mr_runner_cost cost{};
   cost.struct_size = sizeof cost;

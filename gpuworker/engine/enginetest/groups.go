@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -352,10 +353,12 @@ func testGroupCost(t *testing.T, opener func(*testing.T) engine.Device) {
 		require.Equal(t, masks.BytesPerBlock, groups.BytesPerBlock+groups.BytesPerWindowBlock, "a block of all layers")
 		require.Equal(t, groups.BytesPerWindowBlock, groups.HostBytesPerWindowBlock)
 		require.Equal(t, uint64(cfg.KVBlocks)*groups.BytesPerBlock+51*groups.BytesPerWindowBlock, groups.KVBytes, "and one of zeros")
-		cfg.WindowBlocks = 1 << 24
-		_, err = m.NewRunner(cfg)
-		require.ErrorIs(t, err, engine.ErrOutOfMemory)
 	}
+	m := Load(t, open(t, opener), Random(Windowed(20, 5), all(engine.F16), 1))
+	cfg := Sizes()
+	cfg.BlockSize, cfg.WindowBlocks = 32, math.MaxInt32/64
+	_, err := m.NewRunner(cfg)
+	require.ErrorIs(t, err, engine.ErrOutOfMemory)
 	d := Windowed(20, 5)
 	require.Equal(t, []bool{true, false, true, true, true}, []bool{
 		d.InWindowGroup(0), d.InWindowGroup(1), d.InWindowGroup(2), d.InWindowGroup(3), d.InWindowGroup(4),
