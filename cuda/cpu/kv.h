@@ -11,8 +11,8 @@
 
 namespace mr::cpu {
 
-// Memory: for each layer with keys of its own, the keys of all blocks of its group and then their values. Block b of a layer's keys begins at
-// keys(layer) + b * layout(layer).block_stride(). Fresh blocks hold anything: attention reads only what was stored. A layer that
+// Memory: for each layer with keys of its own, the keys of all blocks of its group and then their values. Block b of a layer's keys
+// begins at keys(layer) + b * layout(layer).block_stride(). Fresh blocks hold anything: attention reads only what was stored. A layer that
 // reads the keys of another has that layer's layout and planes, and a layer that is no attention has none.
 class KvCache {
  public:

@@ -353,10 +353,12 @@ void StepChecker::take_table(const mr_step& step, mr_segment& s, int32_t index, 
   const int32_t* const blocks = step.block_ids + offset;
   for (int32_t b = 0; b < count; ++b)
     if (blocks[b] >= ids || blocks[b] < (b < first ? -1 : 0))
-      fail(MR_INVALID_ARGUMENT, "segment %d: %s table entry %d is %d, wanted %d .. %d", index, what, b, blocks[b], b < first ? -1 : 0, ids - 1);
+      fail(MR_INVALID_ARGUMENT, "segment %d: %s table entry %d is %d, wanted %d .. %d", index, what, b, blocks[b], b < first ? -1 : 0,
+           ids - 1);
   offset = static_cast<int32_t>(plan.block_ids.size());
   count = needed;
-  for (int32_t b = 0; b < needed; ++b) plan.block_ids.push_back(blocks[b] < 0 ? ids : blocks[b]);
+  plan.block_ids.insert(plan.block_ids.end(), blocks, blocks + needed);
+  if (window) std::replace(plan.block_ids.end() - needed, plan.block_ids.end(), -1, ids);
 }
 
 void StepChecker::take_tokens(const mr_step& step, const mr_segment& s, int32_t index, int32_t first, StepPlan& plan) {

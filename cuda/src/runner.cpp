@@ -183,8 +183,8 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
   out->bytes_per_window_block = out->host_bytes_per_window_block = ranks * sizes.window_block_bytes;
-  if (__builtin_add_overflow(pool_bytes(config, false, ranks * sizes.kv_block_bytes), pool_bytes(config, true, ranks * sizes.window_block_bytes),
-                             &out->kv_bytes))
+  if (__builtin_add_overflow(pool_bytes(config, false, ranks * sizes.kv_block_bytes),
+                             pool_bytes(config, true, ranks * sizes.window_block_bytes), &out->kv_bytes))
     fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks are beyond any memory");
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;

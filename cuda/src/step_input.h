@@ -69,7 +69,7 @@ class StepInput {
   // and `bucket_jobs` where those are not 0: for steps of decode segments alone. Moves the views along.
   StepShape pack(const StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
                  const Blocks& blocks, uint8_t* host, const uint8_t* device);
-  // Of the step packed last: by group of copies that may run at once, the copy behind its last. `window`: of blocks of the window group.
+  // Of the step packed last: by group of copies that may run at once, the copy after its last. `window`: of blocks of the window group.
   const std::vector<int32_t>& copy_ends(bool window) const { return (window ? window_copies_ : copies_).ends(); }
 
  private:

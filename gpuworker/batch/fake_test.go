@@ -34,14 +34,14 @@ type fakeRunner struct {
 	prompts  func(engine.SlotParams) engine.KernelClass
 	oneClass bool // both classes make the same cells
 	stateful bool // layers carry a state: the chain of all ids, which a segment must find where it reads
-	window   int  // of the window group, whose blocks have cells of their own; 0: there is none
+	window   int  // of the window group, whose blocks have cells of their own; 0: there is no group
 
 	mu       sync.Mutex
 	steps    int
 	tokens   int
 	largest  int // tokens of the largest step
 	slots    map[int32]*fakeSlot
-	cells    map[int32][]uint64 // of each block, those of the window group as negative numbers; 0 = never written
+	cells    map[int32][]uint64 // of each block, see inGroup; 0 = never written
 	host     map[int32][]uint64
 	states   map[int32]fakeState // by id, the slots' own as negative numbers
 	hosted   map[int32]fakeState

@@ -281,7 +281,7 @@ func (y *story) check(*engine.Step) error {
 			"its samples are of steps in flight":     s.sampling < 0 || s.sampling > s.inFlight || s.inFlight > depth,
 			"its blocks cover what is computed":      l.cache.BlocksFor(s.submitted) > len(s.table.Blocks),
 			"its window is not beyond its blocks":    len(s.table.Window) > len(s.table.Blocks),
-			"it frees what left the window":          y.cfg.Window > 0 && !s.ended && !s.preempted && y.behind(s),
+			"it frees blocks that left the window":   y.cfg.Window > 0 && !s.ended && !s.preempted && y.holdsStale(s),
 		} {
 			if broken {
 				return fmt.Errorf("slot %d: not true: %s", i, what)
@@ -304,8 +304,8 @@ func (y *story) check(*engine.Step) error {
 	return nil
 }
 
-// behind reports whether a sequence holds blocks that left the window of its next position.
-func (y *story) behind(s *sequence) bool {
+// holdsStale reports whether a sequence holds blocks that left the window of its next position.
+func (y *story) holdsStale(s *sequence) bool {
 	first := min(engine.FirstWindowBlock(s.computed, y.cfg.Window, 16), len(s.table.Window))
 	if first > 0 {
 		y.saw.add("windows freed", 1)

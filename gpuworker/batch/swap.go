@@ -30,7 +30,9 @@ func (l *Loop) swapOut(s *sequence) bool {
 	size := l.cfg.Runner.BlockSize
 	first := min(l.sharedBlocks(s), s.promptLength/size)
 	if l.cfg.States || l.cfg.Window > 0 {
-		first = 0 // a match ends where a state stands, or where window blocks are: maybe before the shared blocks end
+		// A match ends where a state stands, or where window blocks are, which may be before the
+		// shared blocks end.
+		first = 0
 	}
 	n, firstWindow, windows := l.cache.BlocksFor(s.computed)-first, 0, 0
 	if l.cfg.Window > 0 {

@@ -349,7 +349,7 @@ func (p *player) fork(q *sequence) {
 func (p *player) rollback(q *sequence) {
 	least := 0
 	for p.c.windows.size > 0 && p.c.firstWindow(least) < q.table.slid {
-		least++ // a loop does not go back behind what it freed
+		least++ // a loop does not go back before its freed blocks
 	}
 	q.computed -= p.number(max(q.computed-least, 0) + 1)
 	q.ids = q.ids[:q.computed]

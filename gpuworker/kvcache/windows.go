@@ -211,7 +211,7 @@ func (c *Cache) loseWindow(b int32) {
 }
 
 // publishWindow makes block i of the window group of t findable at node n, which has the same tokens,
-// unless another table holds the one that the node has.
+// unless another table holds the block of that node.
 func (c *Cache) publishWindow(t *Table, i int, n int32) {
 	if i >= len(t.Window) || t.Window[i] == none || c.tree.nodes[n].lost {
 		return

@@ -99,7 +99,7 @@ func TestRefusedWindowGrowthChangesNothing(t *testing.T) {
 	_, _, copied, ok = c.OwnWindow(fork, 7)
 	require.True(t, !copied && ok, "it has its own")
 	_, _, copied, ok = c.OwnWindow(fork, 8)
-	require.True(t, !copied && ok, "behind its blocks")
+	require.True(t, !copied && ok, "after its blocks")
 	check(t, c, []*Table{a, fork})
 	require.NoError(t, c.Release(a))
 	require.False(t, c.GrowWindow(a, 4), "a released table")

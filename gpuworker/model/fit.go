@@ -180,7 +180,7 @@ type planner struct {
 	kv         engine.Type // type of the cache
 	free       uint64      // bytes left for KV cache and workspace
 	hiddenRows int         // of a step
-	window     int         // of the window group, in positions; 0: there is none
+	window     int         // of the window group, in positions; 0: no layer is in it
 	cost       func(engine.RunnerConfig) (engine.RunnerCost, error)
 }
 

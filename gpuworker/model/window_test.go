@@ -114,7 +114,8 @@ func TestDefaultPlansLeaveRoomForWindows(t *testing.T) {
 			_, without, _, err := planOf(gemma27(), free, 256, Options{}, false)
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, context, min(131072, 3*without))
-			require.Greater(t, float64(r.WindowBlocks+1)*float64(price.BytesPerWindowBlock), 0.2*float64(min(free, 20e9)), "a quarter, while it can use it")
+			windows := float64(r.WindowBlocks+1) * float64(price.BytesPerWindowBlock)
+			require.Greater(t, windows, 0.2*float64(min(free, 20e9)), "a quarter, while it can use it")
 			require.Less(t, r.WindowBlocks, r.KVBlocks)
 		})
 	}
@@ -177,7 +178,8 @@ func TestAWindowGroupIsServed(t *testing.T) {
 				prompt[at] = int32(1 + at*(1+k/2)%200)
 			}
 			s, err := submit(inst.Loop, batch.Request{
-				Prompt: prompt, MaxTokens: 30, PromptTopN: -1, Params: engine.SlotParams{Seed: uint64(k), Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1},
+				Prompt: prompt, MaxTokens: 30, PromptTopN: -1,
+				Params: engine.SlotParams{Seed: uint64(k), Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1},
 			})
 			require.NoError(t, err)
 			streams = append(streams, s)

@@ -59,6 +59,7 @@ func TestTheSimEngineAndTheLoopKeepTheirTokens(t *testing.T) {
 		return dev
 	}
 	sametest.Run(t, open, chosen(t, sametest.Options{
-		Scenarios: 300, Workers: runtime.GOMAXPROCS(0), Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested, sametest.SawStateRead, sametest.SawWindowLeft},
+		Scenarios: 300, Workers: runtime.GOMAXPROCS(0),
+		Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested, sametest.SawStateRead, sametest.SawWindowLeft},
 	}))
 }

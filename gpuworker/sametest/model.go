@@ -30,7 +30,7 @@ const (
 
 // models differ in all that decides which kernels run: widths of heads, how many share keys, types,
 // rotation, norms, biases. The described ones have random layers with windows, caps, shared keys
-// and whatever else a description may have. Behind these are layers that carry a state, and a window
+// and whatever else a description may have. After these come layers that carry a state, and a window
 // group that most prompts leave.
 var models = withDescribed([firstDescribed + numDescribed]model{
 	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32},

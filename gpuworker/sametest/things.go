@@ -126,7 +126,8 @@ func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 		SawPriority: a.request.Priority != 0, SawTenant: a.request.Tenant != "", SawTurn: s.kind == kindTurns && a.follows != none,
 		SawRested: a.rest != none, SawDecodeClass: q.class == engine.Decode, SawWide: s.kind == kindWide,
 		SawLong: len(q.prompt) > 1<<16 && len(got.rows) > 0, SawResumed(resumed): resumed > 0 && len(got.rows) > 0,
-		SawDescribed: s.model >= firstDescribed && s.model < firstDescribed+numRandom, SawStateful: models[s.model].stateful(), SawGrouped: models[s.model].grouped(),
+		SawDescribed: s.model >= firstDescribed && s.model < firstDescribed+numRandom, SawStateful: models[s.model].stateful(),
+		SawGrouped: models[s.model].grouped(),
 	} {
 		if happened {
 			c.Add(thing, 1)

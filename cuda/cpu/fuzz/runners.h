@@ -47,7 +47,8 @@ inline void create_runner(World& w, Input& in) {
   config = known(config);
   if (w.code(api->runner_cost(model.handle, given, &cost)) == MR_OK)
     require(cost.kv_bytes == static_cast<uint64_t>(config.kv_blocks) * cost.bytes_per_block +
-                                 (config.window_blocks == 0 ? 0 : static_cast<uint64_t>(config.window_blocks) + 1) * cost.bytes_per_window_block +
+                                 (config.window_blocks == 0 ? 0 : uint64_t{1} + static_cast<uint64_t>(config.window_blocks)) *
+                                     cost.bytes_per_window_block +
                                  static_cast<uint64_t>(config.max_sequences + config.saved_states) * cost.bytes_per_state &&
                 cost.bytes_per_block + cost.bytes_per_window_block > 0,
             "a runner's cost is that of its blocks and states");

@@ -24,7 +24,7 @@ type Request struct {
 	Blocks []int32 // nil = taken from the pool in order
 	Score  bool    // score every prompt token but the first
 	Hidden []int   // positions of the prompt whose hidden rows are wanted, ascending
-	Window int     // of the window group, whose blocks it reuses as soon as they leave the window; 0 = the runner has none
+	Window int     // of the window group, whose blocks it reuses once they left the window; 0 = no group
 }
 
 // Output is the result of a request.

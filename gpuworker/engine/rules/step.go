@@ -23,8 +23,8 @@ type Slots struct {
 	desc    engine.ModelDesc
 	cfg     engine.RunnerConfig
 	slots   []Slot
-	written [2]map[int32]bool // host blocks, and those of the window group, that an admitted step writes
-	window  int               // of the window group; 0: the runner has none
+	written [2]map[int32]bool // by group: host blocks that an admitted step writes
+	window  int               // of the window group; 0: the runner has no such group
 	whole   bool              // a segment is a whole text
 	states  bool              // layers carry states
 	read    []int32           // by state: up to which position it has read, or unread
@@ -132,10 +132,8 @@ func (s *Slots) preOp(op *engine.PreOp) error {
 		return s.moveBlock(op)
 	case engine.StateOut, engine.StateIn:
 		return s.moveState(op)
-	default:
-		return refuse("is of kind %d", op.Kind)
 	}
-	return nil
+	return refuse("is of kind %d", op.Kind)
 }
 
 // moveBlock checks a copy of a block. Its error continues the words "pre-operation N".
