@@ -18,10 +18,10 @@ class HostBlocks {
  public:
   static constexpr uint64_t kPiece = uint64_t{64} << 20;  // bytes of a piece; of one block where that is more
 
-  // blocks >= 0, block_bytes >= 1; written_by: the kind of the pre-operations that write them
-  HostBlocks(int32_t blocks, uint64_t block_bytes, int32_t written_by = MR_PRE_BLOCK_OUT)
-      : written_by_(written_by), blocks_(static_cast<uint64_t>(blocks)), block_bytes_(block_bytes),
-        piece_blocks_(std::clamp<uint64_t>(kPiece / block_bytes, 1, std::max<uint64_t>(blocks_, 1))) {}
+  // blocks >= 0; written_by: the kind of the pre-operations that write them; window: of the window group
+  HostBlocks(int32_t blocks, uint64_t block_bytes, int32_t written_by = MR_PRE_BLOCK_OUT, bool window = false)
+      : written_by_(written_by), window_(window), blocks_(static_cast<uint64_t>(blocks)), block_bytes_(std::max<uint64_t>(block_bytes, 1)),
+        piece_blocks_(std::clamp<uint64_t>(kPiece / block_bytes_, 1, std::max<uint64_t>(blocks_, 1))) {}
 
   // Takes the memory of all blocks that the plan copies out to, and returns the pieces that it took, for give_back.
   // make(bytes) gives a std::unique_ptr<Piece>, or throws RESOURCE_EXHAUSTED when the host has none: then nothing has changed.
@@ -30,7 +30,7 @@ class HostBlocks {
     std::vector<size_t> taken;
     try {
       for (const StepPlan::PreOp& op : plan.pre_ops) {
-        if (op.kind != written_by_) continue;
+        if (op.kind != written_by_ || op.window != window_) continue;
         const size_t at = static_cast<size_t>(op.dst) / piece_blocks_;
         if (at >= pieces_.size()) pieces_.resize(at + 1);
         if (pieces_[at] != nullptr) continue;
@@ -57,6 +57,7 @@ class HostBlocks {
 
  private:
   const int32_t written_by_;
+  const bool window_;
   const uint64_t blocks_, block_bytes_, piece_blocks_;
   std::vector<std::unique_ptr<Piece>> pieces_;  // by block / piece_blocks_; null or absent until written
 };

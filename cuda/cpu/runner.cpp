@@ -84,7 +84,8 @@ struct Runner::State {
         config(c),
         checker(c, model->desc(), static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
         forward(model, c),
-        host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c)),
+        host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c, false)),
+        host_window(c.host_window_blocks, KvCache::bytes_per_block(model->desc(), c, true), MR_PRE_BLOCK_OUT, true),
         host_states(c.host_states, std::max<uint64_t>(state_bytes(*model), 1), MR_PRE_STATE_OUT),
         hidden(model->device()->ledger.allocate(kInFlight * hidden_floats(*model, c) * sizeof(float), MR_PURPOSE_WORKSPACE, false)) {
     for (uint64_t i = 0; i < kInFlight; ++i) {
@@ -168,7 +169,7 @@ struct Runner::State {
   StepChecker checker;   // submitting thread only
   StepForward forward;   // runner's thread only
   HostBlocks<HostPiece> host;  // submitting thread only, but for the blocks' bytes: those are the steps'
-  HostBlocks<HostPiece> host_states;  // the same of states
+  HostBlocks<HostPiece> host_window, host_states;  // the same of the window group, and of states
   Memory hidden;               // rows of both plans
   const std::function<bool()> masks_there = [this] { return await_masks(); };
   uint64_t masks_ns = 0;  // runner's thread only: how long the step in progress waited for masks
@@ -190,10 +191,10 @@ struct Runner::State {
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
   check_own(config, model.desc());
-  const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
-  out->bytes_per_block = out->host_bytes_per_block = block;
+  out->bytes_per_block = out->host_bytes_per_block = KvCache::bytes_per_block(model.desc(), config, false);
+  out->bytes_per_window_block = out->host_bytes_per_window_block = KvCache::bytes_per_block(model.desc(), config, true);
   out->bytes_per_state = out->host_bytes_per_state = state_bytes(model);
-  if (__builtin_add_overflow(pool_bytes(config, block), states_bytes(config, state_bytes(model)), &out->kv_bytes))
+  if (__builtin_add_overflow(KvCache::bytes(model.desc(), config), states_bytes(config, state_bytes(model)), &out->kv_bytes))
     fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks and states are beyond any memory");
   out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes +
                          kInFlight * hidden_floats(model, config) * sizeof(float);
@@ -218,16 +219,20 @@ void Runner::submit(const mr_step& step) {
   s.checker.accept(step, plan, [&s](const StepPlan& p) {
     const auto piece = [&s](uint64_t bytes) { return std::make_unique<HostPiece>(s.model->device()->ledger, bytes); };
     const std::vector<size_t> taken = s.host.hold(p, piece);
+    std::vector<size_t> taken_window;
     try {
+      taken_window = s.host_window.hold(p, piece);
       s.host_states.hold(p, piece);
     } catch (...) {
-      s.host.give_back(taken);  // a refused step has changed nothing
+      s.host_window.give_back(taken_window);  // a refused step has changed nothing
+      s.host.give_back(taken);
       throw;
     }
   });
   for (StepPlan::PreOp& op : plan.pre_ops) {
-    if (op.kind == MR_PRE_BLOCK_OUT) op.host = s.host.block(op.dst);
-    if (op.kind == MR_PRE_BLOCK_IN) op.host = s.host.block(op.src);
+    const HostBlocks<HostPiece>& blocks = op.window ? s.host_window : s.host;
+    if (op.kind == MR_PRE_BLOCK_OUT) op.host = blocks.block(op.dst);
+    if (op.kind == MR_PRE_BLOCK_IN) op.host = blocks.block(op.src);
     if (op.kind == MR_PRE_STATE_OUT) op.host = s.host_states.block(op.dst);
     if (op.kind == MR_PRE_STATE_IN) op.host = s.host_states.block(op.src);
   }

@@ -30,6 +30,14 @@ void check_config(const mr_runner_config& c, const Description& model) {
   if (c.act_type != 0 && c.act_type != MR_KV_F16 && c.act_type != MR_KV_BF16)
     fail(MR_INVALID_ARGUMENT, "runner configuration: act_type is %d, wanted 0 (the engine's own), 1 (f16) or 30 (bf16)", c.act_type);
   check_field("host_blocks", c.host_blocks, 0, INT32_MAX);
+  check_field("window_blocks", c.window_blocks, 0, INT32_MAX - 1);
+  check_field("host_window_blocks", c.host_window_blocks, 0, INT32_MAX);
+  if (group_window(model) == 0 && (c.window_blocks != 0 || c.host_window_blocks != 0))
+    fail(MR_INVALID_ARGUMENT,
+         "runner configuration: window_blocks is %d and host_window_blocks %d, wanted 0: no layer of the model has a window that is "
+         "shorter than the context", c.window_blocks, c.host_window_blocks);
+  if (c.window_blocks == 0 && c.host_window_blocks != 0)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: host_window_blocks is %d, wanted 0 without window_blocks", c.host_window_blocks);
   check_field("saved_states", c.saved_states, 0, many);
   check_field("host_states", c.host_states, 0, many);
   if (state_floats(model) == 0 && (c.saved_states != 0 || c.host_states != 0))
@@ -46,11 +54,11 @@ uint64_t states_bytes(const mr_runner_config& c, uint64_t state_bytes) {
   return bytes;
 }
 
-uint64_t pool_bytes(const mr_runner_config& c, uint64_t block_bytes) {
+uint64_t pool_bytes(const mr_runner_config& c, bool window, uint64_t block_bytes) {
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<uint64_t>(c.kv_blocks), block_bytes, &bytes))
-    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: %d kv_blocks of %llu bytes are beyond any memory", c.kv_blocks,
-         static_cast<unsigned long long>(block_bytes));
+  if (__builtin_mul_overflow(static_cast<uint64_t>(pool_blocks(c, window)), block_bytes, &bytes))
+    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: %d %s of %llu bytes are beyond any memory",
+         window ? c.window_blocks : c.kv_blocks, window ? "window_blocks" : "kv_blocks", static_cast<unsigned long long>(block_bytes));
   return bytes;
 }
 

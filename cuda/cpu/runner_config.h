@@ -17,7 +17,12 @@ inline int32_t state_index(const mr_runner_config& config, int32_t slot, int32_t
 // Bytes of all of them, of which one takes state_bytes. Throws RESOURCE_EXHAUSTED for what 64 bits do not count.
 uint64_t states_bytes(const mr_runner_config& config, uint64_t state_bytes);
 
-// Bytes of the whole pool, a block of which takes block_bytes. Throws RESOURCE_EXHAUSTED for what 64 bits do not count.
-uint64_t pool_bytes(const mr_runner_config& config, uint64_t block_bytes);
+// The blocks of the pool of a group. The window group has one more than the configuration says, which holds zeros.
+inline int64_t pool_blocks(const mr_runner_config& config, bool window) {
+  if (!window) return config.kv_blocks;
+  return config.window_blocks == 0 ? 0 : int64_t{config.window_blocks} + 1;
+}
+// Bytes of the whole pool of a group, a block of which takes block_bytes. Throws RESOURCE_EXHAUSTED for what 64 bits do not count.
+uint64_t pool_bytes(const mr_runner_config& config, bool window, uint64_t block_bytes);
 
 }  // namespace mr

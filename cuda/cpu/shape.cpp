@@ -262,6 +262,23 @@ bool whole_texts(const Description& d) {
                      [](const mr_layer_desc& layer) { return (layer.mixer.flags & MR_MIX_BIDIRECTIONAL) != 0; });
 }
 
+bool in_window_group(const Description& d, int32_t layer) {
+  const int32_t own = layer - d.mixer(layer).kv_layer;
+  if (!attends(d.mixer(own)) || whole_texts(d)) return false;
+  for (int32_t i = own; i < d.layer_count(); ++i) {
+    const mr_mixer_desc& m = d.mixer(i);
+    if (i - m.kv_layer == own && (m.window == 0 || m.window >= d.context)) return false;
+  }
+  return true;
+}
+
+int32_t group_window(const Description& d) {
+  int32_t window = 0;
+  for (int32_t i = 0; i < d.layer_count(); ++i)
+    if (in_window_group(d, i)) window = std::max(window, d.mixer(i).window);
+  return window;
+}
+
 float attention_scale(const mr_mixer_desc& m) {
   return m.scale != 0 ? m.scale : 1.0f / std::sqrt(static_cast<float>(m.key_dim));
 }

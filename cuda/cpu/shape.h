@@ -74,6 +74,15 @@ int64_t state_floats(const Description& d);
 // Whether a layer sees later positions, so that a segment is a whole text.
 bool whole_texts(const Description& d);
 
+// Whether a layer is in the window group (engine.h): that of the layer whose keys it reads.
+bool in_window_group(const Description& d, int32_t layer);
+// The largest window of the layers that read keys of the window group; 0: no layer is in it.
+int32_t group_window(const Description& d);
+// The first block that holds a position which `position` sees through a window.
+inline int32_t first_window_block(int32_t position, int32_t window, int32_t block_size) {
+  return position < window ? 0 : (position + 1 - window) / block_size;
+}
+
 // Width of a token's inputs of all layers.
 inline int64_t layer_inputs_width(const Description& d) { return int64_t{d.layer_count()} * d.layer_input_width; }
 

@@ -103,7 +103,7 @@ void StepForward::finish_head(const StepPlan& plan, int32_t index, Part part, in
     ops_.kv_store(key, value, layout, block, offset, head, kv_.keys(index), kv_.values(index));
   };
   for (const mr_segment& s : plan.segments) {
-    const int32_t* const blocks = plan.block_ids.data() + s.block_offset;
+    const int32_t* const blocks = block_table(plan, s, index);
     for (int32_t position = s.first_position; position < s.first_position + s.count; ++position, ++token) {
       const int32_t block = blocks[position / config_.block_size], offset = position % config_.block_size;
       if (bias != nullptr) ops_.add(x, bias, stride, x);
@@ -124,6 +124,10 @@ void StepForward::finish_head(const StepPlan& plan, int32_t index, Part part, in
       x += space_.qkv_width;
     }
   }
+}
+
+const int32_t* StepForward::block_table(const StepPlan& plan, const mr_segment& segment, int32_t index) const {
+  return plan.block_ids.data() + (kv_.windowed(index) ? segment.window_block_offset : segment.block_offset);
 }
 
 AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread) {
@@ -152,7 +156,7 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
   args.group = group;
   args.layout = kv_.layout(index);
   args.kv_head = kv_head;
-  args.blocks = plan.block_ids.data() + plan.segments[static_cast<size_t>(tile.segment)].block_offset;
+  args.blocks = block_table(plan, plan.segments[static_cast<size_t>(tile.segment)], index);
   args.keys = kv_.keys(index);
   args.values = kv_.values(index);
   args.scratch = own.attention;

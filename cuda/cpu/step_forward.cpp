@@ -121,9 +121,9 @@ void StepForward::lay_out_taps() {
 
 void StepForward::pre_op(StepPlan::PreOp& op) {
   switch (op.kind) {
-    case MR_PRE_BLOCK_COPY: return kv_.copy_block(op.src, op.dst);
-    case MR_PRE_BLOCK_OUT: return kv_.copy_out(op.src, op.host);
-    case MR_PRE_BLOCK_IN: return kv_.copy_in(op.host, op.dst);
+    case MR_PRE_BLOCK_COPY: return kv_.copy_block(op.window, op.src, op.dst);
+    case MR_PRE_BLOCK_OUT: return kv_.copy_out(op.window, op.src, op.host);
+    case MR_PRE_BLOCK_IN: return kv_.copy_in(op.window, op.host, op.dst);
     case MR_PRE_STATE_OUT:
     case MR_PRE_STATE_IN: return copy_state(op);
     default: break;  // SLOT_SET: the checker lets nothing else pass

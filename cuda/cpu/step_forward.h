@@ -109,6 +109,7 @@ class StepForward {
   void delta_head(const StepPlan& plan, int32_t index, const Chain& chain, int32_t head, int thread);
   void norm_rows(int32_t index);
   void finish_head(const StepPlan& plan, int32_t index, Part part, int32_t head);
+  const int32_t* block_table(const StepPlan& plan, const mr_segment& segment, int32_t index) const;
   AttentionArgs attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
   void attend(const StepPlan& plan, int32_t index);
   void attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index);

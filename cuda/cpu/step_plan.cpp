@@ -37,6 +37,7 @@ StepChecker::StepChecker(const mr_runner_config& config, const Description& desc
       positions_(positions),
       whole_texts_(whole_texts(desc)),
       states_(state_floats(desc) != 0),
+      window_(config.window_blocks == 0 ? 0 : group_window(desc)),
       views_(static_cast<size_t>(config.max_sequences)) {
   undo_.reserve(views_.size() + static_cast<size_t>(config.max_batched_tokens) +
                 static_cast<size_t>(config.max_sample_rows));
@@ -52,7 +53,7 @@ void StepChecker::reserve(StepPlan& plan) const {
   plan.pre_ops.reserve(views_.size());
   plan.segments.reserve(tokens);
   plan.tokens.reserve(tokens);
-  plan.block_ids.reserve(static_cast<size_t>(config_.kv_blocks) + tokens);
+  plan.block_ids.reserve((static_cast<size_t>(config_.kv_blocks) + tokens) * (window_ == 0 ? 1 : 2));
   plan.samples.reserve(samples);
   plan.scores.reserve(scores);
   plan.hidden.reserve(static_cast<size_t>(config_.max_hidden_rows));
@@ -67,17 +68,22 @@ StepChecker::View& StepChecker::change(int32_t slot) {
   return view;
 }
 
-bool StepChecker::host_written(int32_t block) const {
+bool StepChecker::HostWritten::has(int32_t block) const {
   const size_t at = static_cast<size_t>(block);
-  return at < host_written_.size() && host_written_[at];
+  return at < written.size() && written[at];
 }
 
-void StepChecker::write_host(int32_t block) {
+void StepChecker::HostWritten::write(int32_t block) {
   const size_t at = static_cast<size_t>(block);
-  if (host_written(block)) return;
-  if (at >= host_written_.size()) host_written_.resize(at + 1);
-  undo_written_.push_back(block);
-  host_written_[at] = true;
+  if (has(block)) return;
+  if (at >= written.size()) written.resize(at + 1);
+  undo.push_back(block);
+  written[at] = true;
+}
+
+void StepChecker::HostWritten::take_back() {
+  for (const int32_t block : undo) written[static_cast<size_t>(block)] = false;
+  undo.clear();
 }
 
 StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const char* what, int32_t index) {
@@ -93,7 +99,8 @@ StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const ch
 
 void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also) {
   undo_.clear();
-  undo_written_.clear();
+  host_written_.undo.clear();
+  host_window_written_.undo.clear();
   undo_read_ = read_;
   undo_host_read_ = host_read_;
   users_.assign(read_.size(), Users{});
@@ -123,8 +130,8 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::functio
 void StepChecker::undo() {
   for (auto u = undo_.rbegin(); u != undo_.rend(); ++u) views_[static_cast<size_t>(u->slot)] = u->view;
   undo_.clear();
-  for (const int32_t block : undo_written_) host_written_[static_cast<size_t>(block)] = false;
-  undo_written_.clear();
+  host_written_.take_back();
+  host_window_written_.take_back();
   read_ = undo_read_;
   host_read_ = undo_host_read_;
 }
@@ -177,6 +184,7 @@ void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {
       std::memcpy(&known, &op, op.struct_size);
       op = known;
     }
+    if (op.reserved0 != 0) fail(MR_UNIMPLEMENTED, "pre-operation %d: reserved0 is %d, wanted 0", i, op.reserved0);
     StepPlan::PreOp p{};
     p.kind = op.kind;
     if (op.kind == MR_PRE_SLOT_SET) {
@@ -210,13 +218,19 @@ void StepChecker::take_block(const mr_pre_op& op, int32_t index, StepPlan::PreOp
     if (block < 0 || block >= count)
       fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d %s, wanted 0 .. %d", index, block, where, count - 1);
   };
-  const bool from_host = op.kind == MR_PRE_BLOCK_IN, to_host = op.kind == MR_PRE_BLOCK_OUT;
-  check(from_host ? "of host memory" : "of the device", op.src_block, from_host ? config_.host_blocks : config_.kv_blocks);
-  check(to_host ? "of host memory" : "of the device", op.dst_block, to_host ? config_.host_blocks : config_.kv_blocks);
-  if (from_host && !host_written(op.src_block))
+  if (op.window != 0 && (op.window != 1 || window_ == 0))
+    fail(MR_INVALID_ARGUMENT, "pre-operation %d: window is %d, wanted 0 .. %d", index, op.window, window_ == 0 ? 0 : 1);
+  const bool from_host = op.kind == MR_PRE_BLOCK_IN, to_host = op.kind == MR_PRE_BLOCK_OUT, window = op.window != 0;
+  const int32_t blocks = window ? config_.window_blocks : config_.kv_blocks;
+  const int32_t host_blocks = window ? config_.host_window_blocks : config_.host_blocks;
+  HostWritten& written = window ? host_window_written_ : host_written_;
+  check(from_host ? "of host memory" : "of the device", op.src_block, from_host ? host_blocks : blocks);
+  check(to_host ? "of host memory" : "of the device", op.dst_block, to_host ? host_blocks : blocks);
+  if (from_host && !written.has(op.src_block))
     fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d of host memory was never written; copy one out to it first", index,
          op.src_block);
-  if (to_host) write_host(op.dst_block);
+  if (to_host) written.write(op.dst_block);
+  to.window = window;
   to.src = op.src_block;
   to.dst = op.dst_block;
 }
@@ -304,23 +318,13 @@ void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
            static_cast<long long>(end), positions_);
     if (first + s.count > step.token_count)
       fail(MR_INVALID_ARGUMENT, "segment %d: its %d tokens end beyond the step's %d", i, s.count, step.token_count);
-    const int64_t needed = (end + config_.block_size - 1) / config_.block_size;
-    if (s.block_count < needed)
-      fail(MR_INVALID_ARGUMENT, "segment %d: %d blocks for %lld positions, wanted at least %lld", i, s.block_count,
-           static_cast<long long>(end), static_cast<long long>(needed));
-    if (s.block_offset < 0 || s.block_offset > step.block_id_count - s.block_count)
-      fail(MR_INVALID_ARGUMENT, "segment %d: block table %d + %d lies outside the step's %d block ids", i,
-           s.block_offset, s.block_count, step.block_id_count);
-    const int32_t* blocks = step.block_ids + s.block_offset;
-    for (int32_t b = 0; b < s.block_count; ++b)
-      if (blocks[b] < 0 || blocks[b] >= config_.kv_blocks)
-        fail(MR_INVALID_ARGUMENT, "segment %d: block table entry %d is %d, wanted 0 .. %d", i, b, blocks[b],
-             config_.kv_blocks - 1);
+    if (window_ == 0 && (s.window_block_offset != 0 || s.window_block_count != 0))
+      fail(MR_INVALID_ARGUMENT, "segment %d: window block table %d + %d, but the runner has no window_blocks", i, s.window_block_offset,
+           s.window_block_count);
     take_tokens(step, s, i, static_cast<int32_t>(first), plan);
     take_states(s, i, view);
-    s.block_offset = static_cast<int32_t>(plan.block_ids.size());
-    s.block_count = static_cast<int32_t>(needed);
-    plan.block_ids.insert(plan.block_ids.end(), blocks, blocks + needed);
+    take_table(step, s, i, false, plan);
+    if (window_ != 0) take_table(step, s, i, true, plan);
     View& changed = change(s.slot);
     changed.length = static_cast<int32_t>(end);
     changed.fed_step = accepted_ + 1;
@@ -331,6 +335,30 @@ void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
   if (first != step.token_count)
     fail(MR_INVALID_ARGUMENT, "step: %d tokens, but its segments have %lld", step.token_count,
          static_cast<long long>(first));
+}
+
+// A block table of a segment whose positions are checked. It is copied up to the last of them.
+void StepChecker::take_table(const mr_step& step, mr_segment& s, int32_t index, bool window, StepPlan& plan) const {
+  const char* const what = window ? "window block" : "block";
+  int32_t& offset = window ? s.window_block_offset : s.block_offset;
+  int32_t& count = window ? s.window_block_count : s.block_count;
+  const int32_t end = s.first_position + s.count, needed = (end + config_.block_size - 1) / config_.block_size;
+  const int32_t ids = window ? config_.window_blocks : config_.kv_blocks;
+  const int32_t first = window ? first_window_block(s.first_position, window_, config_.block_size) : 0;
+  if (count < needed)
+    fail(MR_INVALID_ARGUMENT, "segment %d: %d %ss for %d positions, wanted at least %d", index, count, what, end, needed);
+  if (offset < 0 || offset > step.block_id_count - count)
+    fail(MR_INVALID_ARGUMENT, "segment %d: %s table %d + %d lies outside the step's %d block ids", index, what, offset, count,
+         step.block_id_count);
+  const int32_t* const blocks = step.block_ids + offset;
+  for (int32_t b = 0; b < count; ++b)
+    if (blocks[b] >= ids || blocks[b] < (b < first ? -1 : 0))
+      fail(MR_INVALID_ARGUMENT, "segment %d: %s table entry %d is %d, wanted %d .. %d", index, what, b, blocks[b], b < first ? -1 : 0,
+           ids - 1);
+  offset = static_cast<int32_t>(plan.block_ids.size());
+  count = needed;
+  plan.block_ids.insert(plan.block_ids.end(), blocks, blocks + needed);
+  if (window) std::replace(plan.block_ids.end() - needed, plan.block_ids.end(), -1, ids);
 }
 
 void StepChecker::take_tokens(const mr_step& step, const mr_segment& s, int32_t index, int32_t first, StepPlan& plan) {

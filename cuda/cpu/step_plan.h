@@ -18,13 +18,16 @@ struct StepPlan {
     uint32_t generation;
     // MR_PRE_BLOCK_*: blocks of the device or, of OUT's dst and IN's src, of host memory. MR_PRE_STATE_*: states, by state_index.
     int32_t src, dst;
+    bool window;  // MR_PRE_BLOCK_*: of the window group
     SlotParams params;
     std::vector<int32_t> history;  // of SLOT_SET: the slot's first positions
     uint8_t* host;                 // of OUT and IN, where the engine says so: the block or state of host memory
   };
 
   std::vector<PreOp> pre_ops;
-  std::vector<mr_segment> segments;   // block_offset counts within block_ids below; states are by state_index
+  // block_offset and window_block_offset count within block_ids below; states are by state_index. Entries of the window group's tables
+  // that are absent are the block of zeros, window_blocks.
+  std::vector<mr_segment> segments;
   std::vector<int32_t> tokens;
   std::vector<int32_t> block_ids;
   std::vector<mr_sample_row> samples;
@@ -85,8 +88,14 @@ class StepChecker {
   static constexpr int32_t kUnread = -1;  // the position of a state that no step has written
 
   View& change(int32_t slot);
-  void write_host(int32_t block);
-  bool host_written(int32_t block) const;
+  // Blocks of host memory, of one group.
+  struct HostWritten {
+    std::vector<bool> written;   // by block, up to the highest that an accepted step writes: whether one does
+    std::vector<int32_t> undo;   // blocks that the step accepted last is the first to write
+    bool has(int32_t block) const;
+    void write(int32_t block);
+    void take_back();
+  };
   void undo();
   View& find(int32_t slot, uint32_t generation, const char* what, int32_t index);
   void take_flags(const mr_step& step, StepPlan& plan) const;
@@ -94,6 +103,7 @@ class StepChecker {
   void take_block(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to);
   void take_state(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to);
   void take_states(mr_segment& segment, int32_t index, const View& slot);
+  void take_table(const mr_step& step, mr_segment& segment, int32_t index, bool window, StepPlan& plan) const;
   void take_history(const mr_pre_op& op, const char* where, StepPlan::PreOp& to) const;
   void take_segments(const mr_step& step, StepPlan& plan);
   void take_tokens(const mr_step& step, const mr_segment& segment, int32_t index, int32_t first, StepPlan& plan);
@@ -105,11 +115,11 @@ class StepChecker {
   const int32_t vocab_, context_, positions_;
   const bool whole_texts_;  // a segment is one
   const bool states_;       // layers carry them
+  const int32_t window_;    // of the window group; 0 = the runner has none
   uint64_t accepted_ = 0;  // steps
   std::vector<View> views_;
   std::vector<Undo> undo_;
-  std::vector<bool> host_written_;     // by block of host memory, up to the highest that an accepted step writes: whether one does
-  std::vector<int32_t> undo_written_;  // blocks that the step accepted last is the first to write
+  HostWritten host_written_, host_window_written_;
   // Up to which position each state and each state of host memory has read, and the same before the step accepted last. Empty if no
   // layer carries a state.
   std::vector<int32_t> read_, host_read_, undo_read_, undo_host_read_;

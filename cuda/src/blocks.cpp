@@ -28,14 +28,20 @@ std::unique_ptr<Pinned> host_memory(Ledger& ledger, const char* purpose, uint64_
 
 Blocks::Blocks(Ledger& ledger, uint8_t* pool, uint8_t* states, const mr_runner_config& config, const Sizes& sizes)
     : ledger_(ledger), pool_(pool), states_(states), host_(config.host_blocks, sizes.kv_block_bytes),
+      host_window_(config.host_window_blocks, sizes.window_block_bytes, MR_PRE_BLOCK_OUT, true),
       host_states_(config.host_states, std::max<uint64_t>(sizes.state_bytes(), 1), MR_PRE_STATE_OUT) {}
 
+// A refused step has changed nothing.
 void Blocks::hold(const StepPlan& plan) {
-  const std::vector<size_t> taken = host_.hold(plan, [this](uint64_t bytes) { return host_memory(ledger_, "blocks", bytes); });
+  const auto blocks = [this](uint64_t bytes) { return host_memory(ledger_, "blocks", bytes); };
+  const std::vector<size_t> taken = host_.hold(plan, blocks);
+  std::vector<size_t> taken_window;
   try {
+    taken_window = host_window_.hold(plan, blocks);
     host_states_.hold(plan, [this](uint64_t bytes) { return host_memory(ledger_, "states", bytes); });
   } catch (...) {
     host_.give_back(taken);
+    host_window_.give_back(taken_window);
     throw;
   }
 }
@@ -55,8 +61,9 @@ BlockCopy Blocks::copy_of(const StepPlan::PreOp& op) const {
   if (op.kind == MR_PRE_STATE_IN) return {{host_states_.block(op.src), -1}, {states_, op.dst}};
   if (op.kind == MR_PRE_STATE_OUT) return {{states_, op.src}, {host_states_.block(op.dst), -1}};
   BlockCopy copy{{pool_, op.src}, {pool_, op.dst}};
-  if (op.kind == MR_PRE_BLOCK_IN) copy.src = {host_.block(op.src), -1};
-  if (op.kind == MR_PRE_BLOCK_OUT) copy.dst = {host_.block(op.dst), -1};
+  const mr::HostBlocks<Pinned>& host = op.window ? host_window_ : host_;
+  if (op.kind == MR_PRE_BLOCK_IN) copy.src = {host.block(op.src), -1};
+  if (op.kind == MR_PRE_BLOCK_OUT) copy.dst = {host.block(op.dst), -1};
   return copy;
 }
 

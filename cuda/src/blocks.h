@@ -33,7 +33,7 @@ class Blocks {
  private:
   Ledger& ledger_;
   uint8_t *const pool_, *const states_;
-  mr::HostBlocks<Pinned> host_, host_states_;
+  mr::HostBlocks<Pinned> host_, host_window_, host_states_;  // host_window_: of the window group
 };
 
 }  // namespace mr::cuda

@@ -18,12 +18,17 @@ namespace mr::cuda {
 Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes)
     : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
       activations_(shard_, config),
-      kv_(device().ledger.allocate(pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
+      kv_(device().ledger.allocate(pool_bytes(config, false, sizes.kv_block_bytes) + pool_bytes(config, true, sizes.window_block_bytes),
+                                    MR_PURPOSE_KV)),
       states_(device().ledger.allocate(states_bytes(config, sizes.state_bytes()), MR_PURPOSE_KV)),
       memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()) {
   device().enter();
   device().transfers.fill(memory_.data(), 0, memory_.size());  // padding behind activation rows stays zero, marks return to it
+  for (const BlockGroup& group : sizes.window_groups)  // the blocks of zeros
+    for (int32_t plane = 0; plane < group.planes; ++plane)
+      device().transfers.fill(kv_.data() + group.pool_at + (plane + 1) * group.pool_stride - group.plane_bytes, 0,
+                              static_cast<uint64_t>(group.plane_bytes));
   for (size_t i = 0; i < desc_.ropes.size(); ++i) {
     const Rope& rope = desc_.ropes[i];
     std::vector<double> frequencies(static_cast<size_t>(rope.dims / 2));
@@ -43,6 +48,12 @@ Rows Rank::rows_from(const StepShape& shape, int32_t first) const {
   const auto at = [&](uint64_t offset) { return reinterpret_cast<const int32_t*>(space_.input + offset) + first; };
   return {at(shape.slot), at(shape.position), at(shape.table),
           reinterpret_cast<const int32_t*>(space_.input + shape.block_ids)};
+}
+
+Rows Rank::rows_of(const StepShape& shape, int32_t first, int32_t layer) const {
+  Rows rows = rows_from(shape, first);
+  if (sizes_.windowed[static_cast<size_t>(layer)]) rows.table = reinterpret_cast<const int32_t*>(space_.input + shape.window_table) + first;
+  return rows;
 }
 
 Rank::Spans Rank::spans(const StepShape& shape) {

@@ -73,6 +73,7 @@ class Rank {
   bool ends_layer(int32_t layer) const;  // whether end_layer queues the last kernel of the layer
 
   Rows rows_from(const StepShape& shape, int32_t first) const;
+  Rows rows_of(const StepShape& shape, int32_t first, int32_t layer) const;  // with the block tables of the layer's group
   struct Spans {
     Span decode, prefill;
     const Span* begin() const { return &decode; }

@@ -24,7 +24,7 @@ bool Rank::try_heads_epilogue(const StepShape& shape, int32_t index, const Strea
                                  {l.v, l.v_bias, kv_.data() + cache.values, 0}};
   const BranchNorm source = mixer_norm(index);
   GemmArgs args = gemm_args(all, source.type, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
-  args.heads = {rows_from(shape, 0), space_.rope_tables[static_cast<size_t>(m.rope)], rope.dims, rope.style, sizes_.layout(index)};
+  args.heads = {rows_of(shape, 0, index), space_.rope_tables[static_cast<size_t>(m.rope)], rope.dims, rope.style, sizes_.layout(index)};
   if (!gemm_fuses_heads(args)) return false;
   normed_gemm(args, all, source, on);
   return true;
@@ -69,7 +69,7 @@ void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
     CUDA_CHECK(launch_norm_qk_rows(args, on));
   }
   FinishQkvArgs finish{};
-  finish.rows = rows_from(shape, 0);
+  finish.rows = rows_of(shape, 0, index);
   finish.count = shape.rows;
   finish.qkv = space_.qkv;
   finish.qkv_is_f32 = true;
@@ -124,7 +124,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   for (int32_t first = 0, piece = 0; first < shape.decode_rows; first += sizes_.decode_rows, ++piece) {
     DecodeAttentionArgs decode{};
     decode.common = args;
-    decode.common.rows = rows_from(shape, first);
+    decode.common.rows = rows_of(shape, first, index);
     decode.common.q = act_row(space_.q, first, sizes_.q_stride);
     decode.common.out = act_row(part, first, out.stride);
     decode.count = std::min(sizes_.decode_rows, shape.decode_rows - first);
@@ -138,7 +138,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   const StepShape::Prefill& plan = shape.prefill[kind];
   PrefillAttentionArgs prefill{};
   prefill.common = args;
-  prefill.common.rows = rows_from(shape, 0);
+  prefill.common.rows = rows_of(shape, 0, index);
   prefill.common.q = space_.q;
   prefill.common.out = part;
   prefill.items = reinterpret_cast<const PrefillItem*>(space_.input + plan.item);

@@ -182,8 +182,11 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
+  out->bytes_per_window_block = out->host_bytes_per_window_block = ranks * sizes.window_block_bytes;
   out->bytes_per_state = out->host_bytes_per_state = ranks * sizes.state_bytes();
-  if (__builtin_add_overflow(pool_bytes(config, out->bytes_per_block), states_bytes(config, out->bytes_per_state), &out->kv_bytes))
+  if (__builtin_add_overflow(pool_bytes(config, false, ranks * sizes.kv_block_bytes),
+                             pool_bytes(config, true, ranks * sizes.window_block_bytes), &out->kv_bytes) ||
+      __builtin_add_overflow(out->kv_bytes, states_bytes(config, out->bytes_per_state), &out->kv_bytes))
     fail(MR_RESOURCE_EXHAUSTED, "runner configuration: its blocks and states are beyond any memory");
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;

@@ -63,12 +63,14 @@ uint64_t mask_words(int32_t vocab) { return (static_cast<uint64_t>(vocab) + 31) 
 
 uint64_t table_entries(const mr_runner_config& config, int32_t positions) {
   const int64_t blocks = (int64_t{positions} + config.block_size - 1) / config.block_size;
-  return static_cast<uint64_t>(int64_t{std::min(config.max_sequences, config.max_batched_tokens)} * blocks + config.kv_blocks);
+  const int64_t tables = int64_t{std::min(config.max_sequences, config.max_batched_tokens)} * (config.window_blocks == 0 ? 1 : 2);
+  return static_cast<uint64_t>(tables * blocks + config.kv_blocks + config.window_blocks);
 }
 
 // Every block once, on its way in or out.
 uint64_t most_copies(const mr_runner_config& config) {
-  return std::min(kMostCopies, static_cast<uint64_t>(config.kv_blocks) + static_cast<uint64_t>(config.host_blocks));
+  return std::min(kMostCopies, static_cast<uint64_t>(config.kv_blocks) + static_cast<uint64_t>(config.host_blocks) +
+                                   static_cast<uint64_t>(config.window_blocks) + static_cast<uint64_t>(config.host_window_blocks));
 }
 
 // The same of states; 0 without host memory for them.
@@ -90,6 +92,7 @@ StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_, int32_t
   slot = place(row_bytes);
   position = place(row_bytes);
   table = place(row_bytes);
+  window_table = place(row_bytes);
   token = place(row_bytes);
   if (chains > 0) {
     chain = place(static_cast<uint64_t>(chains) * sizeof(StateChain));
@@ -121,7 +124,8 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
              (align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
               align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge))) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
-         align(most_copies(config) * sizeof(BlockCopy)) + align(most_state_copies(config) * sizeof(BlockCopy)) +
+         align(most_copies(config) * sizeof(BlockCopy)) + align(1) +  // in two lists
+         align(most_state_copies(config) * sizeof(BlockCopy)) +
          align(static_cast<uint64_t>(sizes.hidden_rows) * sizeof(int32_t));
 }
 
@@ -183,7 +187,7 @@ StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_j
   shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
   pack_prefill(shape, host);
   pack_sets(plan, shape, host, device);
-  pack_copies(plan, shape, blocks, host);
+  for (const bool window : {false, true}) pack_copies(plan, shape, blocks, window, host);
   pack_state_copies(plan, shape, blocks, host);
   pack_hidden(plan, shape, host);
   return shape;
@@ -194,6 +198,7 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
   int32_t* const slot = reinterpret_cast<int32_t*>(host + shape.slot);
   int32_t* const position = reinterpret_cast<int32_t*>(host + shape.position);
   int32_t* const table = reinterpret_cast<int32_t*>(host + shape.table);
+  int32_t* const window_table = reinterpret_cast<int32_t*>(host + shape.window_table);
   int32_t* const token = reinterpret_cast<int32_t*>(host + shape.token);
   for (Tiling& tiling : tilings_) tiling.tiles.clear();
   int32_t row = 0;
@@ -205,6 +210,7 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
           slot[row] = s.slot;
           position[row] = s.first_position + i;
           table[row] = s.block_offset;
+          window_table[row] = s.window_block_offset;
           token[row] = plan.tokens[static_cast<size_t>(first + i)];
           row_of_[static_cast<size_t>(first + i)] = row;
         }
@@ -217,7 +223,7 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
   }
   for (; row < shape.rows; ++row) {
     slot[row] = -1;
-    position[row] = table[row] = token[row] = 0;
+    position[row] = table[row] = window_table[row] = token[row] = 0;
   }
   for (const mr_segment& s : plan.segments) views[static_cast<size_t>(s.slot)].length = s.first_position + s.count;
 }
@@ -317,29 +323,31 @@ void StepInput::pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host,
   shape.bytes = align(record);
 }
 
-void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
-  groups_.clear();
-  shape.copy = shape.bytes;
-  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.copy);
+// Blocks of the two groups have no memory in common.
+void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, bool window, uint8_t* host) {
+  CopyGroups& copies = window ? window_copies_ : copies_;
+  copies.clear();
+  (window ? shape.window_copy : shape.copy) = shape.bytes;
+  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.bytes);
   for (const StepPlan::PreOp& op : plan.pre_ops) {
-    if (!Blocks::copies(op)) continue;
-    groups_.add(op);
+    if (!Blocks::copies(op) || op.window != window) continue;
+    copies.add(op);
     *to++ = blocks.copy_of(op);
   }
-  if (!groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups_.ends().back()) * sizeof(BlockCopy));
+  if (!copies.ends().empty()) shape.bytes += align(static_cast<uint64_t>(copies.ends().back()) * sizeof(BlockCopy));
 }
 
 // States share no memory with blocks, so that their copies follow those of all blocks.
 void StepInput::pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
-  state_groups_.clear();
+  state_copies_.clear();
   shape.state_copy = shape.bytes;
   BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.state_copy);
   for (const StepPlan::PreOp& op : plan.pre_ops) {
     if (!Blocks::copies_state(op)) continue;
-    state_groups_.add(op);
+    state_copies_.add(op);
     *to++ = blocks.copy_of(op);
   }
-  if (!state_groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(state_groups_.ends().back()) * sizeof(BlockCopy));
+  if (!state_copies_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(state_copies_.ends().back()) * sizeof(BlockCopy));
 }
 
 void StepInput::pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const {

@@ -40,14 +40,14 @@ struct StepShape {
   Prefill prefill[kMostKinds] = {};
   int32_t sets = 0;
   int32_t most_history = 0;           // of a set
-  uint64_t slot = 0, position = 0, table = 0, token = 0;  // (rows) int32 each
+  uint64_t slot = 0, position = 0, table = 0, window_table = 0, token = 0;  // (rows) int32 each; window_table: of the window group
   uint64_t chain = 0, segment = 0;                        // (chains) StateChain, StateSegment
   uint64_t chain_of = 0, segment_of = 0;                  // (rows) int32 each; none if there are no chains
   uint64_t gather = 0;                                    // (jobs) int32: the row of each row of logits
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;
-  uint64_t set = 0;                      // SlotSet
-  uint64_t copy = 0, state_copy = 0;     // BlockCopy: of blocks, of states
+  uint64_t set = 0;                                       // SlotSet
+  uint64_t copy = 0, window_copy = 0, state_copy = 0;     // BlockCopy: of blocks of either group, of states
   int32_t hidden_rows = 0;
   uint64_t hidden = 0;                   // (hidden_rows) int32: the row of each hidden row
   uint64_t bytes = 0;                    // to copy
@@ -74,9 +74,9 @@ class StepInput {
   // and `bucket_jobs` where those are not 0: for steps of decode segments alone. Moves the views along.
   StepShape pack(const StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
                  const Blocks& blocks, uint8_t* host, const uint8_t* device);
-  // Of the step packed last: by group of copies that may run at once, the copy behind its last.
-  const std::vector<int32_t>& copy_ends() const { return groups_.ends(); }
-  const std::vector<int32_t>& state_copy_ends() const { return state_groups_.ends(); }  // of states, as of blocks
+  // Of the step packed last: by group of copies that may run at once, the copy after its last. `window`: of blocks of the window group.
+  const std::vector<int32_t>& copy_ends(bool window) const { return (window ? window_copies_ : copies_).ends(); }
+  const std::vector<int32_t>& state_copy_ends() const { return state_copies_.ends(); }  // of states, as of blocks
 
  private:
   void pack_rows(const StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host);
@@ -84,7 +84,7 @@ class StepInput {
   void pack_jobs(const StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
   void pack_prefill(StepShape& shape, uint8_t* host);
   void pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
-  void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
+  void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, bool window, uint8_t* host);
   void pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
   void pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const;
 
@@ -106,7 +106,7 @@ class StepInput {
   std::vector<int32_t> feeder_;     // by slot: its last sample row, -1 = none
   std::vector<int32_t> setter_;     // by slot: its last SLOT_SET, -1 = none
   StepChains chains_;
-  CopyGroups groups_, state_groups_;
+  CopyGroups copies_, window_copies_, state_copies_;
 };
 
 }  // namespace mr::cuda

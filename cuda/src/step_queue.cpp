@@ -148,13 +148,15 @@ void StepQueue::send(Flight& flight, size_t r, const Graphs::Bucket* bucket, boo
 }
 
 void StepQueue::copy_blocks(const StepShape& shape, size_t r, bool* begun) {
-  const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(rank(r).space().input + shape.copy);
-  int32_t first = 0;
-  for (const int32_t end : input_.copy_ends()) {
-    for (const BlockGroup& group : sizes_.cache_groups)
-      CUDA_CHECK(launch_block_copies({copies + first, end - first, group}, {streams_[r], false}));
-    *begun = true;
-    first = end;
+  for (const bool window : {false, true}) {
+    const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(rank(r).space().input + (window ? shape.window_copy : shape.copy));
+    int32_t first = 0;
+    for (const int32_t end : input_.copy_ends(window)) {
+      for (const BlockGroup& group : window ? sizes_.window_groups : sizes_.cache_groups)
+        CUDA_CHECK(launch_block_copies({copies + first, end - first, group}, {streams_[r], false}));
+      *begun = true;
+      first = end;
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/runner_config.h"
 #include "kernels/attention/attention.h"
 #include "kernels/experts/experts.h"
 #include "kernels/gather.h"
@@ -156,37 +157,43 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
   input_bytes = StepInput::capacity(c, *this);
 }
 
-// Layers whose planes have one size are a group.
 void Sizes::lay_out_cache(const Description& part, const mr_runner_config& c) {
+  for (int32_t i = 0; i < part.layer_count(); ++i) windowed.push_back(c.window_blocks != 0 && in_window_group(part, i));
+  caches.resize(part.layers.size());
+  kv_block_bytes = lay_out_group(part, c, false, 0);
+  window_block_bytes = lay_out_group(part, c, true, pool_bytes(c, false, kv_block_bytes));
+}
+
+// Layers whose planes have one size are copied together.
+uint64_t Sizes::lay_out_group(const Description& part, const mr_runner_config& c, bool window, uint64_t begin) {
+  std::vector<BlockGroup>& groups = window ? window_groups : cache_groups;
+  const int64_t blocks = pool_blocks(c, window);
   std::vector<size_t> group_of(part.layers.size());
   std::vector<int32_t> first_plane(part.layers.size());
   for (int32_t i = 0; i < part.layer_count(); ++i) {
-    if (!attends(part.mixer(i)) || part.mixer(i).kv_layer != 0) continue;
+    if (!attends(part.mixer(i)) || part.mixer(i).kv_layer != 0 || windowed[static_cast<size_t>(i)] != window) continue;
     const int64_t bytes = layout(i).block_bytes();
     size_t g = 0;
-    while (g < cache_groups.size() && cache_groups[g].plane_bytes != bytes) ++g;
-    if (g == cache_groups.size()) cache_groups.push_back({0, bytes, 0, c.kv_blocks * bytes, 0});
+    while (g < groups.size() && groups[g].plane_bytes != bytes) ++g;
+    if (g == groups.size()) groups.push_back({0, bytes, 0, blocks * bytes, 0});
     group_of[static_cast<size_t>(i)] = g;
-    first_plane[static_cast<size_t>(i)] = cache_groups[g].planes;
-    cache_groups[g].planes += 2;
+    first_plane[static_cast<size_t>(i)] = groups[g].planes;
+    groups[g].planes += 2;
   }
   int64_t block = 0;
-  for (BlockGroup& group : cache_groups) {
+  for (BlockGroup& group : groups) {
     group.host_at = block;
-    group.pool_at = c.kv_blocks * block;
+    group.pool_at = static_cast<int64_t>(begin) + blocks * block;
     block += group.planes * group.plane_bytes;
   }
-  kv_block_bytes = static_cast<uint64_t>(block);
   for (int32_t i = 0; i < part.layer_count(); ++i) {
-    if (!attends(part.mixer(i))) {
-      caches.push_back({});
-      continue;
-    }
+    if (!attends(part.mixer(i)) || windowed[static_cast<size_t>(i)] != window) continue;
     const size_t own = static_cast<size_t>(i - part.mixer(i).kv_layer);
-    const BlockGroup& group = cache_groups[group_of[own]];
+    const BlockGroup& group = groups[group_of[own]];
     const int64_t keys = group.pool_at + first_plane[own] * group.pool_stride;
-    caches.push_back({static_cast<uint64_t>(keys), static_cast<uint64_t>(keys + group.pool_stride)});
+    caches[static_cast<size_t>(i)] = {static_cast<uint64_t>(keys), static_cast<uint64_t>(keys + group.pool_stride)};
   }
+  return static_cast<uint64_t>(block);
 }
 
 void Sizes::lay_out_state(const Description& part) {

@@ -36,8 +36,10 @@ inline int64_t row_stride(int64_t width) { return (width + kRowAlign - 1) / kRow
 struct Sizes {
   Kinds kinds;                            // of the rank's heads
   std::vector<KvLayout> layouts;          // by kind
-  // The pool: group after group, in each the keys and the values of one layer after another, in each all blocks.
-  std::vector<BlockGroup> cache_groups;
+  // The pool: group after group, in each the keys and the values of one layer after another, in each all blocks. Those of the window
+  // group (engine.h) follow the others; the last block of each of their planes holds zeros.
+  std::vector<BlockGroup> cache_groups, window_groups;
+  std::vector<bool> windowed;             // by layer: whether its blocks are those of the window group
   std::vector<LayerCache> caches;         // by layer; zeros of one that carries a state
   // A state has the numbers of one layer after those of another, each layer's padded to whole units of kStateUnit. f32.
   std::vector<int64_t> state_at;          // by layer: where its numbers begin
@@ -58,7 +60,7 @@ struct Sizes {
   int32_t hidden;         // numbers of a hidden row
   int64_t candidates;     // of one step, at most
   uint64_t input_bytes;   // of what one step uploads, at most
-  uint64_t kv_block_bytes;  // over all layers
+  uint64_t kv_block_bytes, window_block_bytes;  // over all layers of a group; 0 without a window group
   uint64_t record_bytes;    // of the slot records that travel at once, at most
   uint64_t mask_bytes;      // of the masks of one step, at most
 
@@ -72,6 +74,8 @@ struct Sizes {
 
  private:
   void lay_out_cache(const Description& part, const mr_runner_config& config);
+  // The layers of one group, from byte `begin` of the pool on. Returns the bytes of a block.
+  uint64_t lay_out_group(const Description& part, const mr_runner_config& config, bool window, uint64_t begin);
   void lay_out_state(const Description& part);
 };
 

@@ -79,16 +79,19 @@ func (l *Loop) makeRoom(s *sequence) bool {
 // makeRoom checks it first so that no sequence is preempted in vain.
 func (l *Loop) outranks(s *sequence) bool {
 	lower, blocks, need := 0, l.cache.Free(), l.cache.BlocksFor(len(s.tokens))
+	windows, needWindows := l.cache.FreeWindow(), l.needsWindow(s, &kvcache.Table{}, 0)
 	for _, other := range l.running {
 		if other.request.Priority < s.request.Priority {
 			lower++
 			blocks += len(other.table.Blocks)
+			windows += other.table.WindowBlocks()
 		}
 	}
 	if len(l.running) > lower {
 		need++ // the spare block of assignSlot
+		needWindows++
 	}
-	return lower > 0 && blocks >= need
+	return lower > 0 && blocks >= need && (l.cfg.Window == 0 || windows >= needWindows)
 }
 
 // assignSlot gives s a slot and blocks for all of its known tokens. It allocates them at once, so
@@ -97,23 +100,29 @@ func (l *Loop) outranks(s *sequence) bool {
 // and run out again at once. It returns false, and changes nothing, if too few blocks are free.
 func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 	fromGroup := l.canSharePrompt(s)
-	t, have, move, ok := l.startingTable(s)
+	t, have, moves, ok := l.startingTable(s)
 	if !ok {
 		return false
 	}
-	need := l.cache.BlocksFor(len(s.tokens)) - len(t.Blocks)
+	start := have
+	if l.canSwapIn(s, have) {
+		start = s.swap.tokens
+	}
+	need, needWindow := l.cache.BlocksFor(len(s.tokens))-len(t.Blocks), l.needsWindow(s, t, start)
 	if len(l.running) > 0 {
 		need++
+		needWindow += min(needWindow, 1)
 	}
-	if need > l.cache.Free() {
+	if need > l.cache.Free() || needWindow > l.cache.FreeWindow() {
 		l.giveUpStates(s)
 		l.release(t)
 		return false
 	}
 	l.cache.Grow(t, len(s.tokens))
-	if move != nil {
-		l.plan.moves = append(l.plan.moves, *move)
+	if l.cfg.Window > 0 {
+		l.cache.GrowWindow(t, l.windowEnd(s, start))
 	}
+	l.plan.moves = append(l.plan.moves, moves...)
 	found := have
 	have = l.swapIn(s, t, have, slot)
 
@@ -177,20 +186,33 @@ func (s *sequence) keys() []kvcache.Key {
 	return keys
 }
 
+// canSwapIn reports whether blocks of s in host memory continue where a table of `have` positions
+// ends, and whether the moves out are submitted.
+func (l *Loop) canSwapIn(s *sequence, have int) bool {
+	w := s.swap
+	return w != nil && !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens && l.movable(len(w.blocks)+len(w.windows)+1)
+}
+
 // swapIn plans the moves that bring blocks of s back from host memory, if they continue where its
 // table ends. Otherwise, or if the moves out are not submitted yet, it discards the copy. It
 // returns how many positions of s will then be on the device. The state goes to the slot's own.
 func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) int {
-	w, first := s.swap, have/l.cfg.Runner.BlockSize
-	if w == nil || w.pending || first < w.first || have >= w.tokens || !l.movable(len(w.blocks)+1) {
+	if !l.canSwapIn(s, have) {
 		l.discard(s)
 		return have
 	}
+	w, first := s.swap, have/l.cfg.Runner.BlockSize
 	s.swap = nil
 	l.plan.returning = append(l.plan.returning, w.blocks...)
+	l.plan.returningWindows = append(l.plan.returningWindows, w.windows...)
 	for i, b := range w.blocks {
 		if block := w.first + i; block >= first {
 			l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockIn, Src: b, Dst: t.Blocks[block]})
+		}
+	}
+	for i, b := range w.windows {
+		if block := w.firstWindow + i; block >= first {
+			l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockIn, Src: b, Dst: t.Window[block], Window: true})
 		}
 	}
 	if l.cfg.States {

@@ -20,9 +20,9 @@ type plan struct {
 	// step, before its segments, whichever sequences that step computes. Their order matters: each
 	// move, and every step planned later, assumes that the earlier moves were done.
 	moves []engine.PreOp
-	// returning are host blocks, and returningStates states of host memory, that become free when
-	// the moves are submitted.
-	returning, returningStates []int32
+	// returning are host blocks, returningWindows those of the window group, and returningStates
+	// states of host memory, that become free when the moves are submitted.
+	returning, returningWindows, returningStates []int32
 
 	step   engine.Step
 	params []engine.SlotParams // referenced by the step's pre-operations

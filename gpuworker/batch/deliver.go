@@ -87,6 +87,7 @@ func (l *Loop) apply(s *sequence, scores []engine.RowResult, hidden hiddenRows, 
 	l.charge(s)
 	l.publish(s)
 	l.sharePrompt(s)
+	l.slide(s)
 	if l.advance(s, scores, sample, forced, now) {
 		l.retire(s)
 	}

@@ -46,6 +46,9 @@
 // Layers of some models carry a state from position to position (Config.States). states cuts parts
 // where a state is saved, and a sequence then starts where one stands, not where blocks end.
 //
+// Layers with a window may have blocks of their own (Config.Window). windows frees those that left
+// the window.
+//
 // # Rules
 //
 // A change must keep these:
@@ -57,7 +60,8 @@
 //     refused step needs no rollback.
 //   - Run's goroutine owns every field that no lock or atomic guards. Other goroutines
 //     communicate through inbox, counters, prefixes and the streams.
-//   - A sequence gives up blocks only after its last step in flight has ended.
+//   - A sequence gives up blocks only after its last step in flight has ended, except blocks of the
+//     window group that none of its steps in flight reads.
 //   - Only a lost device ends the loop. Every other failure ends one sequence.
 //
 // The package handles token ids and blocks. It has no knowledge of text, models, files or calls.

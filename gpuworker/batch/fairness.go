@@ -95,7 +95,7 @@ func (l *Loop) restoreCost(s *sequence) time.Duration {
 	}
 	cost := l.prefill.duration(s.computed)
 	if blocks := l.cache.BlocksFor(s.computed); blocks <= l.cache.FreeHost() {
-		cost = min(cost, l.transfer(2*blocks))
+		cost = min(cost, l.transfer(2*blocks, 2*s.table.WindowBlocks()))
 	}
 	return cost
 }

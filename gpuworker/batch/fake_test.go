@@ -34,13 +34,14 @@ type fakeRunner struct {
 	prompts  func(engine.SlotParams) engine.KernelClass
 	oneClass bool // both classes make the same cells
 	stateful bool // layers carry a state: the chain of all ids, which a segment must find where it reads
+	window   int  // of the window group, whose blocks have cells of their own; 0: there is no group
 
 	mu       sync.Mutex
 	steps    int
 	tokens   int
 	largest  int // tokens of the largest step
 	slots    map[int32]*fakeSlot
-	cells    map[int32][]uint64 // of each block; 0 = never written
+	cells    map[int32][]uint64 // of each block, see inGroup; 0 = never written
 	host     map[int32][]uint64
 	states   map[int32]fakeState // by id, the slots' own as negative numbers
 	hosted   map[int32]fakeState
@@ -154,7 +155,7 @@ func (f *fakeRunner) run(step *engine.Step) (*engine.StepResult, error) {
 		}
 	}
 	for i := range step.Segments {
-		for _, b := range step.Segments[i].Blocks {
+		for _, b := range append(slices.Clone(step.Segments[i].Blocks), grouped(step.Segments[i].WindowBlocks)...) {
 			if by, ok := written[b]; ok && by != step.Segments[i].Slot {
 				return result, fmt.Errorf("slot %d writes to block %d, which slot %d reads", by, b, step.Segments[i].Slot)
 			}
@@ -202,8 +203,31 @@ func fakeHidden(history []int32) []float32 {
 	return []float32{float32(len(history)), token * 1e12, 1 / (token + 1), float32(math.Pow(-7, float64(len(history)%20)))}
 }
 
+// inGroup returns the key of a block of the window group.
+func inGroup(block int32) int32 { return -1 - block }
+
+// grouped returns the keys of the blocks of a window table.
+func grouped(table []int32) (keys []int32) {
+	for _, b := range table {
+		if b != engine.NoBlock {
+			keys = append(keys, inGroup(b))
+		}
+	}
+	return keys
+}
+
 func (f *fakeRunner) preOps(ops []engine.PreOp) error {
 	for _, op := range ops {
+		hostBlocks := f.cfg.HostBlocks
+		if op.Window {
+			if f.window == 0 {
+				return errors.New("a block of a window group")
+			}
+			if hostBlocks = f.cfg.HostWindowBlocks; op.Kind == engine.BlockOut && int(op.Dst) >= hostBlocks {
+				return fmt.Errorf("window block %d goes out to host block %d of %d", op.Src, op.Dst, hostBlocks)
+			}
+			op.Src, op.Dst, hostBlocks = inGroup(op.Src), inGroup(op.Dst), 0
+		}
 		switch op.Kind {
 		case engine.SlotSet:
 			slot := &fakeSlot{generation: op.SlotGeneration, params: *op.Params}
@@ -220,8 +244,8 @@ func (f *fakeRunner) preOps(ops []engine.PreOp) error {
 			}
 			f.cells[op.Dst] = slices.Clone(f.cells[op.Src])
 		case engine.BlockOut:
-			if op.Dst < 0 || int(op.Dst) >= f.cfg.HostBlocks || f.cells[op.Src] == nil {
-				return fmt.Errorf("block %d goes out to host block %d of %d", op.Src, op.Dst, f.cfg.HostBlocks)
+			if (op.Dst < 0) != op.Window || op.Dst >= 0 && int(op.Dst) >= hostBlocks || f.cells[op.Src] == nil {
+				return fmt.Errorf("block %d goes out to host block %d of %d", op.Src, op.Dst, hostBlocks)
 			}
 			f.host[op.Dst] = slices.Clone(f.cells[op.Src])
 		case engine.BlockIn:
@@ -286,6 +310,9 @@ func (f *fakeRunner) segment(seg *engine.Segment, prefix *[][]int32, written map
 			return fmt.Errorf("slot %d reads position %d from block %d, which holds something else", seg.Slot, at, seg.Blocks[at/size])
 		}
 	}
+	if err := f.windowTable(seg, slot); err != nil {
+		return err
+	}
 	for _, id := range seg.Tokens {
 		if id == engine.PreviousSample {
 			if seg.Class != engine.Decode || len(seg.Tokens) != 1 || slot.sampledIn != f.steps-1 {
@@ -298,20 +325,51 @@ func (f *fakeRunner) segment(seg *engine.Segment, prefix *[][]int32, written map
 		if class := f.class(slot, position); class != seg.Class {
 			return fmt.Errorf("position %d computed by class %d", position, seg.Class)
 		}
-		block := seg.Blocks[position/size]
-		if by, ok := written[block]; ok && by != seg.Slot {
-			return fmt.Errorf("slots %d and %d write to block %d", by, seg.Slot, block)
-		}
-		written[block] = seg.Slot
-		if f.cells[block] == nil {
-			f.cells[block] = make([]uint64, size)
-		}
 		f.append(slot, id)
-		f.cells[block][position%size] = slot.chain[position]
+		blocks := []int32{seg.Blocks[position/size]}
+		if f.window > 0 {
+			blocks = append(blocks, inGroup(seg.WindowBlocks[position/size]))
+		}
+		for _, block := range blocks {
+			if by, ok := written[block]; ok && by != seg.Slot {
+				return fmt.Errorf("slots %d and %d write to block %d", by, seg.Slot, block)
+			}
+			written[block] = seg.Slot
+			if f.cells[block] == nil {
+				f.cells[block] = make([]uint64, size)
+			}
+			f.cells[block][position%size] = slot.chain[position]
+		}
 		*prefix = append(*prefix, slot.history[:len(slot.history):len(slot.history)])
 	}
 	if f.stateful {
 		f.states[place(seg.Slot, seg.StateTo)] = fakeState{len(slot.history), slot.chain[len(slot.history)-1]}
+	}
+	return nil
+}
+
+// windowTable checks that the window table of a segment holds what its first position sees.
+func (f *fakeRunner) windowTable(seg *engine.Segment, slot *fakeSlot) error {
+	if f.window == 0 {
+		if len(seg.WindowBlocks) > 0 {
+			return errors.New("a segment has a window table")
+		}
+		return nil
+	}
+	size, first, end := f.cfg.BlockSize, int(seg.FirstPosition), int(seg.FirstPosition)+len(seg.Tokens)
+	if len(seg.WindowBlocks)*size < end {
+		return fmt.Errorf("%d window blocks for %d tokens", len(seg.WindowBlocks), end)
+	}
+	for i := engine.FirstWindowBlock(first, f.window, size); i < len(seg.WindowBlocks); i++ {
+		if b := seg.WindowBlocks[i]; b < 0 || int(b) >= f.cfg.WindowBlocks {
+			return fmt.Errorf("slot %d at %d sees entry %d of its window table, which is %d", seg.Slot, first, i, b)
+		}
+	}
+	for at := max(0, first+1-f.window); at < first; at++ {
+		cells := f.cells[inGroup(seg.WindowBlocks[at/size])]
+		if cells == nil || cells[at%size] != slot.chain[at] {
+			return fmt.Errorf("slot %d reads position %d from window block %d, which holds something else", seg.Slot, at, seg.WindowBlocks[at/size])
+		}
 	}
 	return nil
 }

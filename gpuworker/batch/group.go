@@ -26,7 +26,7 @@ type sequenceGroup struct {
 
 // canSharePrompt reports whether s may start with the prompt that its group holds.
 func (l *Loop) canSharePrompt(s *sequence) bool {
-	return s.group != nil && s.group.prompt != nil && s.reusable() >= min(s.promptLength, len(s.tokens)-1) && l.movable(1)
+	return s.group != nil && s.group.prompt != nil && s.reusable() >= min(s.promptLength, len(s.tokens)-1) && l.movable(2)
 }
 
 // sharePrompt makes the group of s hold the prompt that s, its leader, has computed.

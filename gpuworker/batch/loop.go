@@ -49,6 +49,11 @@ type Config struct {
 	// preempted sequence is swapped to one of the Runner.HostBlocks or recomputed.
 	HostRate   float64
 	BlockBytes uint64
+	// Window is the window of the layers whose blocks are the Runner.WindowBlocks
+	// (engine.ModelDesc.GroupWindow), in positions; 0 = the runner has no window group.
+	// WindowBlockBytes is the size of one of these blocks in host memory. States excludes it.
+	Window           int
+	WindowBlockBytes uint64
 	// States states that layers carry a state from position to position
 	// (engine.ModelDesc.StateFloats), and StateBytes is its size in host memory. A sequence then
 	// starts where one of the Runner.SavedStates stands, and is swapped with its state.
@@ -152,6 +157,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		cache: kvcache.New(kvcache.Config{
 			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
 			States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates,
+			Window: cfg.Window, WindowBlocks: cfg.Runner.WindowBlocks, HostWindowBlocks: cfg.Runner.HostWindowBlocks,
 		}),
 		prefixes: newPrefixes(),
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),

@@ -57,6 +57,7 @@ func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 	for _, what := range []string{
 		"preempted", "swapped", "cached", "cancelled", "refused", "without host memory", "resumed", "several", "previous", "forced",
 		"swapped with states", "cached with states", "states evicted",
+		"swapped with windows", "cached with windows", "windows evicted", "windows freed",
 	} {
 		require.Positive(t, saw.counts[what], "no story had it: %s of %v", what, saw.counts)
 	}
@@ -77,10 +78,18 @@ func runStory(t *testing.T, seed uint64, saw *tally) {
 		y.cfg.States, y.cfg.StateBytes, y.cfg.StateInterval = true, uint64(stateful.IntN(1<<20)), 16*(1+stateful.IntN(8))
 		y.cfg.Runner.SavedStates, y.cfg.Runner.HostStates = []int{0, 1, 5, 40}[stateful.IntN(4)], []int{0, 1, 10}[stateful.IntN(3)]
 	}
+	// Another third is of a model with a window group.
+	windows := rand.New(rand.NewPCG(seed, 9))
+	if seed%3 == 1 {
+		y.cfg.Window = []int{1, 15, 16, 17, 40, 100}[windows.IntN(6)]
+		least := leastWindow(y.cfg.Window, 16)
+		y.cfg.Runner.WindowBlocks = least + windows.IntN([]int{1, 4, 40}[windows.IntN(3)])
+		y.cfg.Runner.HostWindowBlocks = []int{0, 6, 100}[windows.IntN(3)]
+	}
 	moods := rand.New(rand.NewPCG(seed, 6))
 	large, moody := 3+rng.IntN(200), rng.IntN(2)*(3+rng.IntN(10))
 	y.l, y.fake = start(t, y.cfg, func(f *fakeRunner) {
-		f.oneClass, f.stateful = y.cfg.OneClass, y.cfg.States
+		f.oneClass, f.stateful, f.window = y.cfg.OneClass, y.cfg.States, y.cfg.Window
 		f.prompts = func(p engine.SlotParams) engine.KernelClass { return engine.KernelClass(p.TopK) }
 		f.lasts = func(*engine.Step) time.Duration { return time.Duration(moods.IntN(3)) * time.Millisecond }
 		f.refuse = func(s *engine.Step) error { return y.mood(s, moods, moody, large) }
@@ -271,6 +280,8 @@ func (y *story) check(*engine.Step) error {
 			"it has ids for what it computes":        s.submitted > s.length(),
 			"its samples are of steps in flight":     s.sampling < 0 || s.sampling > s.inFlight || s.inFlight > depth,
 			"its blocks cover what is computed":      l.cache.BlocksFor(s.submitted) > len(s.table.Blocks),
+			"its window is not beyond its blocks":    len(s.table.Window) > len(s.table.Blocks),
+			"it frees blocks that left the window":   y.cfg.Window > 0 && !s.ended && !s.preempted && y.holdsStale(s),
 		} {
 			if broken {
 				return fmt.Errorf("slot %d: not true: %s", i, what)
@@ -293,6 +304,15 @@ func (y *story) check(*engine.Step) error {
 	return nil
 }
 
+// holdsStale reports whether a sequence holds blocks that left the window of its next position.
+func (y *story) holdsStale(s *sequence) bool {
+	first := min(engine.FirstWindowBlock(s.computed, y.cfg.Window, 16), len(s.table.Window))
+	if first > 0 {
+		y.saw.add("windows freed", 1)
+	}
+	return slices.ContainsFunc(s.table.Window[:first], func(b int32) bool { return b != engine.NoBlock })
+}
+
 // end checks the state after the last sequence.
 func (y *story) end() {
 	t, l, stats := y.t, y.l, y.l.Stats()
@@ -300,6 +320,8 @@ func (y *story) end() {
 	require.Equal(t, y.cfg.Runner.KVBlocks, stats.FreeBlocks, "blocks are free or cached")
 	require.Equal(t, y.cfg.Runner.HostBlocks, stats.FreeHostBlocks)
 	require.Equal(t, y.cfg.Runner.SavedStates, l.cache.FreeStates(), "states are free or findable")
+	require.Equal(t, y.cfg.Runner.WindowBlocks, stats.FreeWindowBlocks, "window blocks are free or findable")
+	require.Equal(t, y.cfg.Runner.HostWindowBlocks, stats.FreeHostWindowBlocks)
 	require.Zero(t, stats.Paused)
 	require.Zero(t, stats.QueueAge)
 	require.Zero(t, stats.WaitingPrefillTokens)
@@ -315,6 +337,11 @@ func (y *story) end() {
 		y.saw.add("swapped with states", int(stats.Swapped))
 		y.saw.add("cached with states", int(stats.CachedTokens))
 		y.saw.add("states evicted", int(l.cache.Stats().StateEvictions))
+	}
+	if y.cfg.Window > 0 {
+		y.saw.add("swapped with windows", int(stats.Swapped))
+		y.saw.add("cached with windows", int(stats.CachedTokens))
+		y.saw.add("windows evicted", int(l.cache.Stats().WindowEvictions))
 	}
 	y.saw.add("cancelled", int(stats.Cancelled))
 	y.saw.add("refused", int(stats.RefusedSteps))

@@ -56,7 +56,7 @@ func (l *Loop) choose(now time.Time) bool {
 			}
 			continue // only to count the sequences that are held back
 		}
-		limit := l.rowLimit(s, budget)
+		limit := l.windowLimit(s, l.rowLimit(s, budget))
 		if l.cfg.WholeTexts && limit < s.promptLength {
 			if len(p.chosen) > 0 {
 				continue
@@ -125,13 +125,17 @@ func (l *Loop) rowLimit(s *sequence, budget int) int {
 // of groups first, then preempts the least urgent running sequence that is not in the step yet. If
 // that is s itself, reserve returns false. It also returns false while a sequence departs, whose
 // blocks come free when its step in flight ends: no other sequence is preempted before that is
-// known not to be enough.
+// known not to be enough, or while steps in flight will free blocks of the window group.
 func (l *Loop) reserve(s *sequence, n int) bool {
-	for !l.cache.Grow(s.table, s.submitted+n) {
-		if l.dropOldestPrompt(nil) {
+	for {
+		ok, short := l.grow(s, s.submitted+n)
+		if ok {
+			return true
+		}
+		if !short && l.dropOldestPrompt(nil) {
 			continue
 		}
-		if len(l.departing) > 0 {
+		if short || len(l.departing) > 0 {
 			l.short = true
 			return false
 		}
@@ -144,7 +148,6 @@ func (l *Loop) reserve(s *sequence, n int) bool {
 			return false
 		}
 	}
-	return true
 }
 
 // last returns the least urgent running sequence that is not in the step being planned.

@@ -47,10 +47,9 @@ func (l *Loop) hasUrgentProducer(s *sequence, prefix []int32) bool {
 func (s *sequence) publishes(r kvcache.Root) bool { return !s.request.Bypass && s.root() == r }
 
 // startingTable returns a table with the cached first blocks of a sequence and the number of
-// positions in them. s.state is the state with which it starts, which s then holds. If move is not
-// nil, the caller must plan that copy. ok is false, and nothing has changed, if too few blocks are
-// free.
-func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, move *engine.PreOp, ok bool) {
+// positions in them. s.state is the state with which it starts, which s then holds. The caller must
+// plan the moves, which are copies. ok is false, and nothing has changed, if too few blocks are free.
+func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, moves []engine.PreOp, ok bool) {
 	size := l.cfg.Runner.BlockSize
 	switch {
 	case l.canSharePrompt(s):
@@ -65,8 +64,14 @@ func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, move *eng
 			return nil, 0, nil, false
 		}
 		if copied && have%size > 0 {
-			move = &engine.PreOp{Kind: engine.BlockCopy, Src: src, Dst: dst}
+			moves = append(moves, engine.PreOp{Kind: engine.BlockCopy, Src: src, Dst: dst})
 		}
+		copies, ok := l.ownWindow(t, have)
+		if !ok {
+			l.release(t)
+			return nil, 0, nil, false
+		}
+		moves = append(moves, copies...)
 		if s.state = s.group.state.id; s.state != 0 {
 			l.cache.HoldState(s.state)
 		}
@@ -74,13 +79,20 @@ func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, move *eng
 	case s.caches() && l.cfg.States:
 		t = l.matchState(s, s.ids()[:s.reusable()+1])
 		have = t.Shared * size
+	case s.caches() && l.cfg.Window > 0:
+		var found int
+		t, found = l.cache.MatchWindow(s.root(), s.ids()[:s.reusable()+1])
+		have = t.Shared * size
+		if s.left = 0; found > have {
+			s.left = found
+		}
 	case s.caches():
 		t = l.cache.Match(s.root(), s.ids()[:s.reusable()+1])
 		have = t.Shared * size
 	default:
 		t = &kvcache.Table{}
 	}
-	return t, have, move, true
+	return t, have, moves, true
 }
 
 // shared is how many of its first positions other sequences may find in the prefix cache.

@@ -93,7 +93,8 @@ func (p *plan) addSegments(s *sequence, class engine.KernelClass, run []int32, p
 	add := func(to int, state int32) {
 		p.step.Segments = append(p.step.Segments, engine.Segment{
 			Slot: s.slot, SlotGeneration: s.generation, Class: class,
-			FirstPosition: int32(at), Tokens: run[at-s.submitted : to-s.submitted], Blocks: s.table.Blocks, StateFrom: from, StateTo: state,
+			FirstPosition: int32(at), Tokens: run[at-s.submitted : to-s.submitted], Blocks: s.table.Blocks, WindowBlocks: s.table.Window,
+			StateFrom: from, StateTo: state,
 		})
 		at, from = to, state
 	}

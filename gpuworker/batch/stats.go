@@ -16,15 +16,19 @@ type Stats struct {
 	Paused               int           // running sequences whose readers must catch up
 	// Stalled sequences do not compete for a slot: running ones that were paused for YieldAfter,
 	// and waiting ones whose readers must catch up.
-	Stalled          int
-	HeldBack         int           // running sequences whose prompts the tenant guard holds back
-	HeldBackTime     time.Duration // the time that prompts were held back, summed over sequences
-	QueueAge         time.Duration // longest wait of a sequence for its first slot; 0: none waits
-	FreeBlocks       int           // on the device, including those of idle prefixes
-	CachedBlocks     int           // of these, blocks of idle prefixes
-	TotalBlocks      int
-	FreeHostBlocks   int // in host memory
-	TotalHostBlocks  int
+	Stalled         int
+	HeldBack        int           // running sequences whose prompts the tenant guard holds back
+	HeldBackTime    time.Duration // the time that prompts were held back, summed over sequences
+	QueueAge        time.Duration // longest wait of a sequence for its first slot; 0: none waits
+	FreeBlocks      int           // on the device, including those of idle prefixes
+	CachedBlocks    int           // of these, blocks of idle prefixes
+	TotalBlocks     int
+	FreeHostBlocks  int // in host memory
+	TotalHostBlocks int
+	// Blocks of the window group, counted as those above; 0 without it.
+	FreeWindowBlocks, CachedWindowBlocks, TotalWindowBlocks int
+	FreeHostWindowBlocks, TotalHostWindowBlocks             int
+
 	FreeStates       int // saved ones, including those that can be found and that nothing reads
 	CachedStates     int // of these, those that can be found
 	TotalStates      int
@@ -63,6 +67,8 @@ func (l *Loop) Stats() Stats {
 		Steps: c.steps.Load(), Running: running, Waiting: waiting,
 		WaitingPrefillTokens: c.waitingPrefill.Load(), FreeBlocks: l.cache.Free(), TotalBlocks: l.cache.Total(),
 		CachedBlocks: l.cache.Cached(), FreeHostBlocks: l.cache.FreeHost(), TotalHostBlocks: l.cfg.Runner.HostBlocks,
+		FreeWindowBlocks: l.cache.FreeWindow(), CachedWindowBlocks: l.cache.CachedWindow(), TotalWindowBlocks: l.cfg.Runner.WindowBlocks,
+		FreeHostWindowBlocks: l.cache.FreeHostWindow(), TotalHostWindowBlocks: l.cfg.Runner.HostWindowBlocks,
 		FreeStates: l.cache.FreeStates(), CachedStates: l.cache.CachedStates(), TotalStates: l.cfg.Runner.SavedStates,
 		GeneratedTokens: c.generated.Load(), ForcedTokens: c.forced.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
 		Preempted: c.preempted.Load(), RefusedSteps: c.refused.Load(),

@@ -8,7 +8,12 @@ import (
 
 // capacity is the longest sequence in tokens: limited by the context and by the KV cache.
 func (l *Loop) capacity() int {
-	return min(l.cfg.Context, l.cfg.Runner.KVBlocks*l.cfg.Runner.BlockSize)
+	c := &l.cfg.Runner
+	most := min(l.cfg.Context, c.KVBlocks*c.BlockSize)
+	if l.cfg.Window > 0 && c.WindowBlocks < leastWindow(l.cfg.Window, c.BlockSize) {
+		most = min(most, c.WindowBlocks*c.BlockSize) // its window never moves
+	}
+	return most
 }
 
 // Fit returns how many of the wanted tokens may follow a prompt of this length. It returns

@@ -12,11 +12,14 @@ import (
 // on, with all positions below tokens. Blocks before first were shared with other tables and are
 // likely to be still on the device. If they are not, the whole sequence is recomputed.
 type hostCopy struct {
-	first   int
-	blocks  []int32 // host blocks
-	state   int32   // state of host memory, if layers carry one
-	tokens  int
-	pending bool // the moves out are not submitted yet
+	first  int
+	blocks []int32 // host blocks
+	// windows are host blocks of the window group, from index firstWindow on.
+	firstWindow int
+	windows     []int32
+	state       int32 // state of host memory, if layers carry one
+	tokens      int
+	pending     bool // the moves out are not submitted yet
 }
 
 // swapOut plans the moves that copy the computed blocks of s to host memory, if there is room and
@@ -26,11 +29,18 @@ type hostCopy struct {
 func (l *Loop) swapOut(s *sequence) bool {
 	size := l.cfg.Runner.BlockSize
 	first := min(l.sharedBlocks(s), s.promptLength/size)
-	if l.cfg.States {
-		first = 0 // a match ends where a state stands, which may be before the shared blocks end
+	if l.cfg.States || l.cfg.Window > 0 {
+		// A match ends where a state stands, or where window blocks are, which may be before the
+		// shared blocks end.
+		first = 0
 	}
-	n := l.cache.BlocksFor(s.computed) - first
-	if n <= 0 || n > l.cache.FreeHost() || !l.movable(n+1) || !l.swapPays(n, s.computed-first*size) {
+	n, firstWindow, windows := l.cache.BlocksFor(s.computed)-first, 0, 0
+	if l.cfg.Window > 0 {
+		firstWindow = engine.FirstWindowBlock(s.computed, l.cfg.Window, size)
+		windows = max(0, l.cache.BlocksFor(s.computed)-firstWindow)
+	}
+	if n <= 0 || n > l.cache.FreeHost() || windows > l.cache.FreeHostWindow() || !l.movable(n+windows+1) ||
+		!l.swapPays(n, windows, s.computed-first*size) {
 		return false
 	}
 	state := int32(-1)
@@ -45,7 +55,13 @@ func (l *Loop) swapOut(s *sequence) bool {
 	for i, b := range blocks {
 		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockOut, Src: s.table.Blocks[first+i], Dst: b})
 	}
-	s.swap = &hostCopy{first: first, blocks: blocks, state: state, tokens: s.computed, pending: true}
+	hosted, _ := l.cache.AllocHostWindow(windows)
+	for i, b := range hosted {
+		l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockOut, Src: s.table.Window[firstWindow+i], Dst: b, Window: true})
+	}
+	s.swap = &hostCopy{
+		first: first, blocks: blocks, firstWindow: firstWindow, windows: hosted, state: state, tokens: s.computed, pending: true,
+	}
 	return true
 }
 
@@ -56,18 +72,18 @@ const maxMoves = 32768
 // recomputed instead.
 func (l *Loop) movable(n int) bool {
 	c := &l.cfg.Runner
-	return len(l.plan.moves)+n <= min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates)
+	return len(l.plan.moves)+n <= min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
 }
 
 // swapPays reports whether moving blocks out and back takes less time than recomputing tokens. It
 // is false while the prefill rate is unknown.
-func (l *Loop) swapPays(blocks, tokens int) bool {
-	return l.prefill.known() && 2*l.transfer(blocks) < l.prefill.duration(tokens)
+func (l *Loop) swapPays(blocks, windows, tokens int) bool {
+	return l.prefill.known() && 2*l.transfer(blocks, windows) < l.prefill.duration(tokens)
 }
 
-// transfer is how long blocks, and a state where there is one, take one way.
-func (l *Loop) transfer(blocks int) time.Duration {
-	bytes := float64(blocks)*float64(l.cfg.BlockBytes) + float64(l.cfg.StateBytes)
+// transfer is how long blocks of both groups, and a state where there is one, take one way.
+func (l *Loop) transfer(blocks, windows int) time.Duration {
+	bytes := float64(blocks)*float64(l.cfg.BlockBytes) + float64(windows)*float64(l.cfg.WindowBlockBytes) + float64(l.cfg.StateBytes)
 	return time.Duration(bytes / l.cfg.HostRate * float64(time.Second))
 }
 
@@ -103,10 +119,15 @@ func (l *Loop) discard(s *sequence) {
 	if w.pending {
 		l.recordPreemption(Recompute)
 		l.plan.moves = slices.DeleteFunc(l.plan.moves, func(m engine.PreOp) bool {
-			return m.Kind == engine.BlockOut && slices.Contains(w.blocks, m.Dst) || m.Kind == engine.StateOut && m.Dst == w.state
+			blocks := w.blocks
+			if m.Window {
+				blocks = w.windows
+			}
+			return m.Kind == engine.BlockOut && slices.Contains(blocks, m.Dst) || m.Kind == engine.StateOut && m.Dst == w.state
 		})
 	}
 	l.releaseHost(w.blocks)
+	l.releaseHostWindows(w.windows)
 	if w.state >= 0 {
 		l.releaseHostStates([]int32{w.state})
 	}
@@ -135,8 +156,10 @@ func (l *Loop) movesSubmitted() {
 	}
 	l.plan.moves = l.plan.moves[:0]
 	l.releaseHost(l.plan.returning)
+	l.releaseHostWindows(l.plan.returningWindows)
 	l.releaseHostStates(l.plan.returningStates)
-	l.plan.returning, l.plan.returningStates = l.plan.returning[:0], l.plan.returningStates[:0]
+	p := &l.plan
+	p.returning, p.returningWindows, p.returningStates = p.returning[:0], p.returningWindows[:0], p.returningStates[:0]
 }
 
 // dropMoves clears the moves of a loop that has no sequences left.
@@ -159,6 +182,12 @@ func (l *Loop) recordPreemption(p Preemption) {
 func (l *Loop) releaseHost(blocks []int32) {
 	if err := l.cache.ReleaseHost(blocks); err != nil {
 		l.logger.Error("give back blocks of host memory", "error", err)
+	}
+}
+
+func (l *Loop) releaseHostWindows(blocks []int32) {
+	if err := l.cache.ReleaseHostWindow(blocks); err != nil {
+		l.logger.Error("give back window blocks of host memory", "error", err)
 	}
 }
 

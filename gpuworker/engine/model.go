@@ -159,6 +159,41 @@ func (d *ModelDesc) WholeTexts() bool {
 	return slices.ContainsFunc(d.Layers, func(l Layer) bool { return l.Mixer.Bidirectional })
 }
 
+// InWindowGroup reports whether a layer is in the window group: attention whose window, and that of
+// all layers that read its keys, is shorter than the context. A layer that reads the keys of
+// another is in the group of that one. The group is empty if a layer sees later positions.
+func (d *ModelDesc) InWindowGroup(layer int) bool {
+	own := layer - d.Layers[layer].Mixer.KVLayer
+	if d.Layers[own].Mixer.Kind != MixAttention || d.WholeTexts() {
+		return false
+	}
+	for i := own; i < len(d.Layers); i++ {
+		m := &d.Layers[i].Mixer
+		if i-m.KVLayer == own && (m.Window == 0 || m.Window >= d.Context) {
+			return false
+		}
+	}
+	return true
+}
+
+// GroupWindow is the largest window of the layers that read keys of the window group; 0: no layer
+// is in it.
+func (d *ModelDesc) GroupWindow() int {
+	window := 0
+	for i := range d.Layers {
+		if d.InWindowGroup(i) {
+			window = max(window, d.Layers[i].Mixer.Window)
+		}
+	}
+	return window
+}
+
+// FirstWindowBlock is the first block of blockSize positions that holds one which `position` sees
+// through a window.
+func FirstWindowBlock(position, window, blockSize int) int {
+	return max(0, position+1-window) / blockSize
+}
+
 // Channels is the width of the convolution of a layer that carries a state.
 func (m *Mixer) Channels(hidden int) int {
 	if m.Kind == MixConv {

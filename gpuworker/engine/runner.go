@@ -21,6 +21,10 @@ type RunnerConfig struct {
 	// else 0. Each slot has a state of its own, besides saved states 1 .. SavedStates. Host memory
 	// has states 0 .. HostStates-1.
 	SavedStates, HostStates int
+	// WindowBlocks are blocks in the pool of the window group (ModelDesc.GroupWindow): ids 0 ..
+	// WindowBlocks-1. 0 = all layers are in the first pool. HostWindowBlocks are its blocks of host
+	// memory.
+	WindowBlocks, HostWindowBlocks int
 }
 
 // RunnerCost is the device memory that a runner allocates.
@@ -33,6 +37,9 @@ type RunnerCost struct {
 	// BytesPerState is 0 if no layer carries a state. KVBytes has one for each slot and saved
 	// state.
 	BytesPerState, HostBytesPerState uint64
+	// BytesPerWindowBlock is 0 without a window group. KVBytes has WindowBlocks+1 of them: one block
+	// holds zeros. BytesPerBlock is then 0 if all layers are in the window group.
+	BytesPerWindowBlock, HostBytesPerWindowBlock uint64
 }
 
 // Runner owns the KV cache and slots of one model and runs steps. One goroutine must make all
@@ -69,6 +76,9 @@ const (
 // PreviousSample is the id of a token that the previous step samples for the same slot.
 const PreviousSample int32 = -1
 
+// NoBlock is an entry of a table without a block.
+const NoBlock int32 = -1
+
 // Segment is a run of consecutive positions of one slot.
 type Segment struct {
 	Slot           int32
@@ -79,6 +89,10 @@ type Segment struct {
 	// Blocks is the block table of positions 0 .. FirstPosition+len(Tokens)-1. A block may be in it
 	// several times, and in the tables of other slots, unless a step writes a token to it.
 	Blocks []int32
+	// WindowBlocks is the block table of the window group, entry by entry for the same positions;
+	// empty if the runner has none. Entries of blocks with positions below
+	// FirstPosition-GroupWindow+1 alone may be NoBlock: they are not read.
+	WindowBlocks []int32
 	// StateFrom and StateTo are where the slot's states are read before the segment and written
 	// after it: 0 for the slot's own, else a saved state. A state remembers up to which position it
 	// has read; that of StateFrom must be FirstPosition. A segment at position 0 reads none and
@@ -157,6 +171,7 @@ type PreOp struct {
 	// segment may begin there. The ids that a state has read are the caller's guarantee too.
 	History  []int32
 	Src, Dst int32 // of a block or a state
+	Window   bool  // of Block*: the blocks are those of the window group
 }
 
 // Step is one forward pass over a batch.

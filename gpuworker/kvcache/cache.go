@@ -5,10 +5,13 @@ import (
 )
 
 // Config sizes a cache: Blocks >= 0 device blocks of BlockSize >= 1 tokens, and HostBlocks >= 0 in
-// host memory; States >= 0 saved states, and HostStates >= 0 in host memory.
+// host memory; States >= 0 saved states, and HostStates >= 0 in host memory. A window group has
+// WindowBlocks >= 1 blocks, HostWindowBlocks >= 0 in host memory, and layers that see the last
+// Window >= 1 positions; without one all three are 0.
 type Config struct {
-	Blocks, BlockSize, HostBlocks int
-	States, HostStates            int
+	Blocks, BlockSize, HostBlocks          int
+	States, HostStates                     int
+	Window, WindowBlocks, HostWindowBlocks int
 }
 
 // none stands for the absence of a block or node.
@@ -36,9 +39,12 @@ type Cache struct {
 
 	states     states
 	hostStates hostBlocks
+	windows    windows
 
 	freeCount, idleCount, hostCount atomic.Int64 // for other goroutines
 	freeStates, idleStates          atomic.Int64
+	freeWindows, idleWindows        atomic.Int64
+	hostWindows                     atomic.Int64
 
 	stats counters
 }
@@ -50,7 +56,7 @@ func New(cfg Config) *Cache {
 		free: make([]int32, cfg.Blocks), refs: make([]int32, cfg.Blocks),
 		nodeOf: make([]int32, cfg.Blocks), twins: make([]link, cfg.Blocks),
 		tree: newTree(cfg.Blocks, cfg.BlockSize), idle: newIdleList(), keys: newKeyBook(), host: newHostBlocks(cfg.HostBlocks),
-		states: newStates(cfg.States), hostStates: newHostBlocks(cfg.HostStates),
+		states: newStates(cfg.States), hostStates: newHostBlocks(cfg.HostStates), windows: newWindows(cfg),
 	}
 	for i := range c.free {
 		c.free[i] = int32(cfg.Blocks - 1 - i)
@@ -59,6 +65,7 @@ func New(cfg Config) *Cache {
 	c.hostCount.Store(int64(cfg.HostBlocks))
 	c.count()
 	c.countStates()
+	c.countWindows()
 	return c
 }
 
@@ -116,6 +123,9 @@ func (c *Cache) evict() {
 	c.free = append(c.free, b)
 	if state := c.tree.nodes[n].state; state != 0 {
 		c.loseState(state)
+	}
+	if b := c.tree.nodes[n].window; b != none {
+		c.loseWindow(b)
 	}
 	c.tree.prune(n)
 	c.stats.evictions.Add(1)
@@ -204,10 +214,12 @@ type Stats struct {
 	Evictions    uint64
 	// StateEvictions counts the saved states that gave way to others.
 	StateEvictions uint64
+	// WindowEvictions counts the findable blocks of the window group that gave way to others.
+	WindowEvictions uint64
 }
 
 type counters struct {
-	lookups, hits, tokensLooked, tokensHit, evictions, stateEvictions atomic.Uint64
+	lookups, hits, tokensLooked, tokensHit, evictions, stateEvictions, windowEvictions atomic.Uint64
 }
 
 func (s *counters) recordMatch(asked, found int) {
@@ -225,5 +237,6 @@ func (c *Cache) Stats() Stats {
 	return Stats{
 		Lookups: s.lookups.Load(), Hits: s.hits.Load(), TokensLooked: s.tokensLooked.Load(), TokensHit: s.tokensHit.Load(),
 		Evictions: s.evictions.Load(), StateEvictions: s.stateEvictions.Load(),
+		WindowEvictions: s.windowEvictions.Load(),
 	}
 }

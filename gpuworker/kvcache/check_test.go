@@ -26,6 +26,7 @@ func check(t *testing.T, c *Cache, tables []*Table) {
 	checkTwins(t, c, nodes)
 	checkClaims(t, c, nodes, tables)
 	checkKeys(t, c, nodes)
+	checkWindows(t, c, nodes, tables)
 	require.LessOrEqual(t, c.Cached(), c.Free())
 	require.LessOrEqual(t, c.Free(), c.Total())
 	require.Equal(t, len(c.host.free), c.FreeHost())
@@ -126,6 +127,53 @@ func checkIdle(t *testing.T, c *Cache, nodes map[int32]bool) {
 			require.Less(t, place[n], above, "node %d goes before its parent", n)
 		}
 	}
+}
+
+// checkWindows: of the window group too, free + held + idle = total, and the list has exactly the
+// idle blocks. A node has at most one, and a block of the first group.
+func checkWindows(t *testing.T, c *Cache, nodes map[int32]bool, tables []*Table) {
+	t.Helper()
+	w := &c.windows
+	refs := make([]int32, w.total)
+	for _, table := range tables {
+		require.LessOrEqual(t, table.slid, len(table.Window))
+		for i, b := range table.Window {
+			require.True(t, i >= table.slid || b == none, "block %d left the window and is held", i)
+			require.True(t, i < table.slid || b != none, "block %d is in the window and missing", i)
+			if b != none {
+				require.NotContains(t, table.Window[:i], b, "a table has a block once")
+				refs[b]++
+			}
+		}
+	}
+	require.Equal(t, refs, w.refs, "references are those of the tables")
+	place, last := map[int32]bool{}, int32(none)
+	for b := w.front; b != none; b = w.links[b].newer {
+		require.Equal(t, last, w.links[b].older)
+		place[b], last = true, b
+	}
+	require.Equal(t, last, w.back)
+	require.Len(t, place, w.idle)
+	held := 0
+	for b := range int32(w.total) {
+		free, n := slices.Contains(w.free, b), w.nodeOf[b]
+		require.Equal(t, w.refs[b] == 0 && n == none, free, "block %d is free if nothing has it", b)
+		require.Equal(t, w.refs[b] == 0 && n != none, place[b], "block %d is idle if it can be found and no table has it", b)
+		held += int(min(w.refs[b], 1))
+		if n != none {
+			require.True(t, nodes[n])
+			require.Equal(t, b, c.tree.nodes[n].window)
+			require.NotEqual(t, int32(none), c.tree.nodes[n].block)
+			require.False(t, c.tree.nodes[n].lost)
+		}
+	}
+	for n := range nodes {
+		if b := c.tree.nodes[n].window; b != none {
+			require.Equal(t, n, w.nodeOf[b])
+		}
+	}
+	require.Equal(t, w.total-held, c.FreeWindow())
+	require.Equal(t, w.idle, c.CachedWindow())
 }
 
 // checkTwins: the blocks of a node are its own and its twins, which are held.

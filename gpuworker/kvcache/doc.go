@@ -15,6 +15,11 @@
 // tree (PublishState), have holders while a sequence needs them, and are evicted least recently
 // used first, or with the block of their node.
 //
+// Layers with a window may have blocks of their own, the window group. A table has a second list of
+// blocks for them (GrowWindow), and drops those that left the window (Slide). They stay findable at
+// the nodes of the tree until they are needed, and a sequence starts where the ones are there that
+// its first position sees (MatchWindow).
+//
 // The owner of the cache submits steps to a device that executes them in order. A released block
 // may therefore be reused at once although steps in flight still read it: the step that overwrites
 // it is submitted later.

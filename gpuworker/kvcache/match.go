@@ -64,6 +64,7 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 		}
 		t.Shared = i + 1
 		c.endClaim(t, n)
+		c.publishWindow(t, i, n)
 		c.attach(t, i, n)
 		w = c.tree.walkFrom(n)
 	}
@@ -82,6 +83,9 @@ func (c *Cache) Forget(t *Table) {
 		c.keys.detachAll(&c.tree.nodes[n])
 		if state := c.tree.nodes[n].state; state != 0 {
 			c.loseState(state)
+		}
+		if b := c.tree.nodes[n].window; b != none {
+			c.loseWindow(b)
 		}
 	}
 }

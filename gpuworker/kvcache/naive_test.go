@@ -179,9 +179,18 @@ func (s *naive) orphans() []string {
 	return all
 }
 
-func (s *naive) match(r Root, ids []int32) *naiveTable {
+// found is how many lead blocks of ids are cached, without the last token.
+func (s *naive) found(r Root, ids []int32) (n int) {
+	for n < (len(ids)-1)/s.blockSize && s.cached[s.prefix(r, ids, n+1)] != nil {
+		n++
+	}
+	return n
+}
+
+// match takes at most that many blocks.
+func (s *naive) match(r Root, ids []int32, most int) *naiveTable {
 	t := &naiveTable{}
-	for n := 1; n <= (len(ids)-1)/s.blockSize && s.cached[s.prefix(r, ids, n)] != nil; n++ {
+	for n := 1; n <= min(most, s.found(r, ids)); n++ {
 		text := s.prefix(r, ids, n)
 		t.blocks = append(t.blocks, s.cached[text].blocks[0])
 	}

@@ -17,6 +17,7 @@ type player struct {
 	c      *Cache
 	s      *naive
 	device [][]int32 // by block: its ids
+	window [][]int32 // the same of the window group
 	live   []*sequence
 	world  map[uint64]bool // the keys of a reader of Changes
 	host   []int32
@@ -46,6 +47,9 @@ func newPlayer(t *testing.T, bytes []byte) *player {
 	t.Helper()
 	p := &player{t: t, bytes: bytes, world: map[uint64]bool{}, did: map[string]int{}}
 	cfg := Config{Blocks: p.number(25), BlockSize: 1 + p.number(5), HostBlocks: p.number(6)}
+	if p.number(3) > 0 {
+		cfg.Window, cfg.WindowBlocks = 1+p.number(7), 2+p.number(9)
+	}
 	p.c, p.s = New(cfg), newNaive(cfg)
 	p.c.keys.limit = 1 + p.number(8)
 	if p.number(4) == 0 {
@@ -54,6 +58,10 @@ func newPlayer(t *testing.T, bytes []byte) *player {
 	p.device = make([][]int32, cfg.Blocks)
 	for b := range p.device {
 		p.device[b] = make([]int32, cfg.BlockSize)
+	}
+	p.window = make([][]int32, cfg.WindowBlocks)
+	for b := range p.window {
+		p.window[b] = make([]int32, cfg.BlockSize)
 	}
 	return p
 }
@@ -79,6 +87,7 @@ func (p *player) play() {
 		p.compare()
 	}
 	require.Equal(p.t, p.c.Total(), p.c.Free(), "nothing is held when everybody has gone")
+	require.Equal(p.t, p.c.windows.total, p.c.FreeWindow())
 }
 
 func (p *player) operation() {
@@ -149,7 +158,7 @@ func (p *player) start() {
 		q.table, q.naive = &Table{}, &naiveTable{}
 		p.s.tables = append(p.s.tables, q.naive)
 	} else {
-		q.table, q.naive = p.c.Match(q.root, q.ids), p.s.match(q.root, q.ids)
+		q.table, q.naive = p.match(q.root, q.ids)
 		q.computed = q.table.Shared * p.c.BlockSize()
 		p.did["hit"] += q.table.Shared
 		if p.number(2) == 0 {
@@ -160,6 +169,47 @@ func (p *player) start() {
 		}
 	}
 	p.live = append(p.live, q)
+}
+
+func (p *player) match(r Root, ids []int32) (*Table, *naiveTable) {
+	if p.c.windows.size == 0 {
+		return p.c.Match(r, ids), p.s.match(r, ids, len(ids))
+	}
+	depth, cached := p.deepest(r, ids), p.s.found(r, ids)
+	t, found := p.c.MatchWindow(r, ids)
+	require.Equal(p.t, cached*p.c.BlockSize(), found)
+	require.Equal(p.t, depth, t.Shared, "the deepest hit whose window is there")
+	p.did["window hit"] += depth
+	p.did["window miss"] += cached - depth
+	return t, p.s.match(r, ids, depth)
+}
+
+// deepest is how many lead blocks of ids are cached, with those of the window group that the next
+// position sees.
+func (p *player) deepest(r Root, ids []int32) int {
+	size, windows := p.c.BlockSize(), map[string]bool{}
+	for n := range p.c.tree.nodes {
+		x := p.c.tree.nodes[n]
+		if x.stamp == 0 || x.window == none {
+			continue
+		}
+		var path []int32
+		salt := ""
+		for m := int32(n); m != none; m = p.c.tree.nodes[m].parent {
+			path, salt = append(slices.Clone(p.c.tree.idsOf(m)), path...), p.c.tree.nodes[m].salt
+		}
+		windows[p.s.prefix(Root{salt}, path, len(path)/size)] = true
+	}
+	for n := p.s.found(r, ids); n > 0; n-- {
+		there := true
+		for at := max(0, n*size+1-p.c.windows.size); at < n*size; at++ {
+			there = there && windows[p.s.prefix(r, ids, at/size+1)]
+		}
+		if there {
+			return n
+		}
+	}
+	return 0
 }
 
 func (p *player) claim(q *sequence) {
@@ -205,7 +255,7 @@ func (p *player) compute(q *sequence) {
 	if p.number(2) == 0 && !p.grow(q, q.computed+n) {
 		return
 	}
-	if !p.own(q, q.computed) || !p.grow(q, q.computed+n) {
+	if !p.own(q, q.computed) || !p.grow(q, q.computed+n) || !p.growWindow(q, q.computed+n) {
 		return
 	}
 	size := p.c.BlockSize()
@@ -213,8 +263,14 @@ func (p *player) compute(q *sequence) {
 		b := q.table.Blocks[at/size]
 		require.False(p.t, p.c.shared(b), "a step writes to block %d, which others see", b)
 		p.device[b][at%size] = q.ids[at]
+		if w := &p.c.windows; w.size > 0 {
+			b := q.table.Window[at/size]
+			require.True(p.t, w.refs[b] == 1 && w.nodeOf[b] == none, "a step writes to window block %d, which others see", b)
+			p.window[b][at%size] = q.ids[at]
+		}
 	}
 	q.computed += n
+	defer p.slide(q)
 	if q.bypass {
 		return
 	}
@@ -223,6 +279,31 @@ func (p *player) compute(q *sequence) {
 	if i := q.table.Shared - 1; i >= 0 && p.c.tree.nodes[p.c.nodeOf[q.table.Blocks[i]]].block != q.table.Blocks[i] {
 		p.did["twin"]++
 	}
+}
+
+func (p *player) growWindow(q *sequence, n int) bool {
+	if p.c.windows.size == 0 {
+		return true
+	}
+	fits := p.c.BlocksFor(n)-len(q.table.Window) <= p.c.FreeWindow()
+	ok := p.c.GrowWindow(q.table, n)
+	require.Equal(p.t, fits, ok)
+	if !ok {
+		p.did["window full"]++
+	}
+	return ok
+}
+
+// slide mostly frees the blocks that the next position does not see.
+func (p *player) slide(q *sequence) {
+	if p.c.windows.size == 0 || p.number(3) == 0 {
+		return
+	}
+	before := q.table.WindowBlocks()
+	slides := p.c.Slides(q.table, q.computed)
+	p.c.Slide(q.table, q.computed, p.number(20), p.number(20))
+	require.Equal(p.t, slides, q.table.WindowBlocks() < before)
+	p.did["slide"] += before - q.table.WindowBlocks()
 }
 
 func (p *player) grow(q *sequence, n int) bool {
@@ -244,6 +325,12 @@ func (p *player) own(q *sequence, position int) bool {
 		require.Equal(p.t, dst, q.table.Blocks[position/p.c.BlockSize()])
 		copy(p.device[dst], p.device[src])
 	}
+	if ok && p.c.windows.size > 0 {
+		if src, dst, copied, ok = p.c.OwnWindow(q.table, position); copied {
+			p.did["window copy"]++
+			copy(p.window[dst], p.window[src])
+		}
+	}
 	return ok
 }
 
@@ -260,7 +347,11 @@ func (p *player) fork(q *sequence) {
 
 // rollback forgets some computed tokens; others come in their place.
 func (p *player) rollback(q *sequence) {
-	q.computed -= p.number(q.computed + 1)
+	least := 0
+	for p.c.windows.size > 0 && p.c.firstWindow(least) < q.table.slid {
+		least++ // a loop does not go back before its freed blocks
+	}
+	q.computed -= p.number(max(q.computed-least, 0) + 1)
 	q.ids = q.ids[:q.computed]
 	p.did["rollback"]++
 }
@@ -340,13 +431,18 @@ func (p *player) compare() {
 	require.Equal(p.t, p.s.free(), p.c.Free())
 	require.Equal(p.t, p.s.idle(), p.c.Cached())
 	require.Equal(p.t, p.s.all(), p.c.All())
-	require.Equal(p.t, p.s.stats, p.c.Stats())
+	stats := p.c.Stats()
+	stats.WindowEvictions = 0
+	require.Equal(p.t, p.s.stats, stats)
 	size := p.c.BlockSize()
 	for _, q := range p.live {
 		require.Equal(p.t, q.naive.shared, q.table.Shared)
 		require.Len(p.t, q.table.Blocks, len(q.naive.blocks))
 		for at := range q.computed {
 			require.Equal(p.t, q.ids[at], p.device[q.table.Blocks[at/size]][at%size], "position %d has another token's keys", at)
+		}
+		for at := max(0, q.computed+1-p.c.windows.size); at < q.computed && p.c.windows.size > 0; at++ {
+			require.Equal(p.t, q.ids[at], p.window[q.table.Window[at/size]][at%size], "position %d has another token's keys in the window", at)
 		}
 	}
 }

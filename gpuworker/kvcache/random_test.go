@@ -11,7 +11,7 @@ import (
 // implementation, with good hashes and with colliding ones.
 func TestRandomScriptsAgreeWithTheNaiveCache(t *testing.T) {
 	did, operations := map[string]int{}, 0
-	for seed := range uint64(80) {
+	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		bytes := make([]byte, 1500)
 		for i := range bytes {
@@ -23,10 +23,12 @@ func TestRandomScriptsAgreeWithTheNaiveCache(t *testing.T) {
 			did[what] += n
 		}
 		did["eviction"] += int(p.c.Stats().Evictions)
+		did["window eviction"] += int(p.c.Stats().WindowEvictions)
 		operations += p.operations
 	}
 	require.Greater(t, operations, 20_000)
-	for _, what := range []string{"hit", "claim", "wait", "full", "copy", "fork", "rollback", "reset", "eviction", "twin", "forget", "withdrawal"} {
+	for _, what := range []string{"hit", "claim", "wait", "full", "copy", "fork", "rollback", "reset", "eviction", "twin", "forget", "withdrawal",
+		"window hit", "window miss", "window full", "window copy", "window eviction", "slide"} {
 		require.Greater(t, did[what], 20, "the scripts hardly ever come to: %s", what)
 	}
 }

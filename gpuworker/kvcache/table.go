@@ -25,9 +25,26 @@ type Table struct {
 	// Match, the first Shared*BlockSize tokens need not be computed. Shared <= len(Blocks).
 	Shared int
 
+	// Window is the blocks of the window group, entry by entry for the same positions, with -1 for
+	// those that were dropped. It may be shorter than Blocks.
+	Window []int32
+
+	slid     int     // entries of Window below are none
+	matched  int     // blocks of the match that it began with
 	claims   []int32 // nodes of blocks from Shared on that the sequence will compute
 	keys     []Key   // keys of blocks from Shared on, or with saved states all, shortest first
 	released bool
+}
+
+// WindowBlocks is the number of blocks of the window group that t holds.
+func (t *Table) WindowBlocks() int {
+	n := 0
+	for _, b := range t.Window {
+		if b != none {
+			n++
+		}
+	}
+	return n
 }
 
 // Grow appends blocks to t until it covers n tokens. If too few are available, it changes nothing
@@ -56,7 +73,14 @@ func (c *Cache) Fork(t *Table) *Table {
 	for _, b := range t.Blocks {
 		c.refs[b]++
 	}
-	return &Table{Blocks: slices.Clone(t.Blocks), Shared: t.Shared, released: t.released}
+	for _, b := range t.Window[min(t.slid, len(t.Window)):] {
+		if b != none {
+			c.windows.refs[b]++
+		}
+	}
+	return &Table{
+		Blocks: slices.Clone(t.Blocks), Shared: t.Shared, Window: slices.Clone(t.Window), slid: t.slid, matched: t.matched, released: t.released,
+	}
 }
 
 // Own gives t exclusive use of the block of a position, before its sequence writes there (copy on
@@ -129,11 +153,19 @@ func (c *Cache) Release(t *Table) error {
 	return nil
 }
 
-// dropFrom gives back the blocks of t from index i on, last first, because idleList requires
-// children before parents.
+// dropFrom gives back the blocks of t from index i on, in both groups, those of the first last
+// first, because idleList requires children before parents.
 func (c *Cache) dropFrom(t *Table, i int) {
 	for j := len(t.Blocks) - 1; j >= i; j-- {
 		c.drop(t.Blocks[j])
 	}
 	t.Blocks = t.Blocks[:i]
+	for j := i; j < len(t.Window); j++ {
+		if b := t.Window[j]; b != none {
+			c.dropWindow(b, true)
+		}
+	}
+	t.Window = t.Window[:min(i, len(t.Window))]
+	t.slid = min(t.slid, len(t.Window))
+	c.countWindows()
 }

@@ -25,6 +25,7 @@ type node struct {
 	twin   int32  // first of the other blocks with the same content; twin != none: refs[block] >= 1
 	claims int32  // tables that will compute it
 	state  int32  // the saved state after its last token; 0 if the node has no state. A node with a state has a block
+	window int32  // its block of the window group, or none. A node with one has a block
 	stamp  uint64 // distinguishes reuses of the array element; 0: unused
 	hidden bool   // not in its hash chain: it cannot be found, nor what continues it
 	lost   bool   // it or a node above it is hidden; len(keys) == 0
@@ -100,7 +101,7 @@ func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 	}
 	x := &t.nodes[n]
 	t.stamps++
-	*x = node{hash: hash, parent: w.parent, block: none, twin: none, stamp: t.stamps, keys: x.keys[:0]}
+	*x = node{hash: hash, parent: w.parent, block: none, twin: none, window: none, stamp: t.stamps, keys: x.keys[:0]}
 	if w.parent == none {
 		x.salt = w.salt
 	} else {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -48,6 +49,9 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	p := planner{
 		cfg: l.cfg, options: l.options, maxContext: context, kv: kv, free: free - min(free, weights), cost: inst.model.RunnerCost,
 	}
+	if spec.Desc.StateFloats() == 0 {
+		p.window = spec.Desc.GroupWindow()
+	}
 	if info.HiddenRows {
 		p.hiddenRows = max(1, min(l.cfg.MaxBatchedTokens, maxHiddenBytes/(4*spec.Desc.Hidden)))
 		if spec.Desc.WholeTexts() {
@@ -61,7 +65,10 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if err != nil {
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
-	inst.Runner.HostBlocks, inst.Runner.HostStates = l.swap.share(inst.Runner, price)
+	l.swap.share(&inst.Runner, price)
+	if inst.Runner.WindowBlocks > 0 {
+		inst.window = p.window
+	}
 	inst.oneClass = info.OneClass
 	if l.cfg.SamplingDefaults && !inst.Facts.Sampling.Empty() {
 		inst.Defaults = &inst.Facts.Sampling
@@ -156,6 +163,9 @@ const (
 	// are more than minSequences, and savedShare the part that saved ones may take of it, and of the
 	// memory that the cache leaves, at most savedPerSequence of them for each sequence.
 	stateShare, savedShare, savedPerSequence = 4, 8, 4
+	// windowShare is how many windows of tokens the cache has for each sequence that the window group
+	// is sized for, at least wantedShare tokens.
+	windowShare = 4
 	// minContext is the shortest useful sequence, in tokens, if no context was requested.
 	minContext = 2048
 	// maxBlocks keeps block ids within 32 bits.
@@ -170,6 +180,7 @@ type planner struct {
 	kv         engine.Type // type of the cache
 	free       uint64      // bytes left for KV cache and workspace
 	hiddenRows int         // of a step
+	window     int         // of the window group, in positions; 0: no layer is in it
 	cost       func(engine.RunnerConfig) (engine.RunnerCost, error)
 }
 
@@ -200,7 +211,7 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 		MaxSampleRows: sequences, MaxScoreRows: maxScoreRows, MaxTopN: maxTopN, KVType: p.kv, ActType: p.options.ActType,
 		MaxHiddenRows: p.hiddenRows,
 	}
-	price, err := p.cost(r)
+	price, err := p.priceGroups(&r)
 	if err != nil {
 		return r, 0, price, err
 	}
@@ -228,6 +239,9 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 		r.KVBlocks = max(min(r.KVBlocks, room()), min(p.blocks(minContext), want))
 		price, err = p.cost(r)
 	}
+	if err == nil && r.WindowBlocks > 0 {
+		price, err = p.sizeWindows(&r, price)
+	}
 	// Saved states only save work, so they get what the cache leaves.
 	if used := price.KVBytes + price.WorkspaceBytes; err == nil && price.BytesPerState > 0 && used < p.free {
 		r.SavedStates = int(min(min(p.free/savedShare, p.free-used)/price.BytesPerState, uint64(savedPerSequence*sequences)))
@@ -236,13 +250,56 @@ func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.Runne
 	return r, min(context, r.KVBlocks*p.cfg.BlockSize), price, err
 }
 
+// priceGroups returns the cost of a runner of one block, with the least window group if the layers
+// and the engine have one.
+func (p *planner) priceGroups(r *engine.RunnerConfig) (engine.RunnerCost, error) {
+	if p.window > 0 {
+		r.WindowBlocks = p.windowBlocks(1)
+		price, err := p.cost(*r)
+		if !errors.Is(err, engine.ErrUnsupported) {
+			return price, err
+		}
+		r.WindowBlocks = 0
+	}
+	return p.cost(*r)
+}
+
+// windowBlocks is how many blocks the window group needs for that many sequences: a window and a
+// block each, and one prefill chunk.
+func (p *planner) windowBlocks(sequences int) int {
+	return sequences*(p.blocks(p.window)+1) + p.blocks(min(p.cfg.MaxBatchedTokens, max(wantedShare, p.window)))
+}
+
+// sizeWindows gives the window group the blocks for the sequences that the cache has tokens for, as
+// far as there is memory. Price is the cost with the least group. If it had as many blocks as the
+// other group, one group is as good.
+func (p *planner) sizeWindows(r *engine.RunnerConfig, price engine.RunnerCost) (engine.RunnerCost, error) {
+	share := max(wantedShare, windowShare*p.window)
+	want := p.windowBlocks(min(max(r.KVBlocks*p.cfg.BlockSize/share, 1), r.MaxSequences))
+	if used := price.KVBytes + price.WorkspaceBytes; used < p.free {
+		more := (p.free - used) / max(price.BytesPerWindowBlock, 1)
+		r.WindowBlocks += int(min(uint64(max(want-r.WindowBlocks, 0)), more))
+	}
+	if r.WindowBlocks >= r.KVBlocks {
+		r.WindowBlocks = 0
+	}
+	return p.cost(*r)
+}
+
 // room returns the number of blocks that fit into the memory that the workspace and the states of a
-// runner leave. If no size of the cache was requested, it also
-// leaves the part of saved states.
+// runner leave, and its least window group. If no size of the cache was requested, it also leaves the
+// part of saved states, and a quarter for the window group if that can use it.
 func (p *planner) room(r engine.RunnerConfig, price engine.RunnerCost, asked bool) int {
 	taken := price.WorkspaceBytes + price.BytesPerState*uint64(r.MaxSequences)
 	if !asked && price.BytesPerState > 0 {
 		taken += min(p.free/savedShare, price.BytesPerState*uint64(savedPerSequence*r.MaxSequences))
+	}
+	if r.WindowBlocks > 0 {
+		least := uint64(r.WindowBlocks+1) * price.BytesPerWindowBlock
+		taken += least
+		if all := uint64(p.windowBlocks(r.MaxSequences)) * price.BytesPerWindowBlock; !asked {
+			taken += min(all-min(all, least), p.free/4)
+		}
 	}
 	if p.free <= taken {
 		return 0
@@ -260,21 +317,28 @@ type swapSpace struct {
 	}
 }
 
-// share is how many host blocks and host states a model gets: at most as many as its KV cache has
-// blocks and as there are sequences, and at most what is free, half of it for states. An engine
-// without host blocks prices them at 0 bytes and gets none.
-func (s *swapSpace) share(r engine.RunnerConfig, price engine.RunnerCost) (blocks, states int) {
+// share sets how many host blocks, of both groups, and host states a model gets: at most as many as
+// its KV cache has blocks and as there are sequences, and at most what is free, half of it for
+// states, or for the window group. An engine without host blocks prices them at 0 bytes and gets
+// none.
+func (s *swapSpace) share(r *engine.RunnerConfig, price engine.RunnerCost) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := s.mu.free
 	if price.HostBytesPerState > 0 {
-		states = int(min(uint64(r.MaxSequences), free/2/price.HostBytesPerState))
-		free -= uint64(states) * price.HostBytesPerState
+		r.HostStates = int(min(uint64(r.MaxSequences), free/2/price.HostBytesPerState))
+		free -= uint64(r.HostStates) * price.HostBytesPerState
+	}
+	if price.HostBytesPerWindowBlock > 0 {
+		r.HostWindowBlocks = int(min(uint64(r.WindowBlocks), free/2/price.HostBytesPerWindowBlock))
+		free -= uint64(r.HostWindowBlocks) * price.HostBytesPerWindowBlock
+		if price.HostBytesPerBlock == 0 { // all layers are in the window group
+			r.HostBlocks = r.KVBlocks
+		}
 	}
 	if price.HostBytesPerBlock > 0 {
-		blocks = int(min(uint64(r.KVBlocks), free/price.HostBytesPerBlock))
+		r.HostBlocks = int(min(uint64(r.KVBlocks), free/price.HostBytesPerBlock))
 	}
-	return blocks, states
 }
 
 // reserve reserves the blocks and states of a runner and returns their bytes. Loads run one after
@@ -283,7 +347,8 @@ func (s *swapSpace) share(r engine.RunnerConfig, price engine.RunnerCost) (block
 func (s *swapSpace) reserve(r engine.RunnerConfig, price engine.RunnerCost) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reserved := min(uint64(r.HostBlocks)*price.HostBytesPerBlock+uint64(r.HostStates)*price.HostBytesPerState, s.mu.free)
+	reserved := min(uint64(r.HostBlocks)*price.HostBytesPerBlock+uint64(r.HostWindowBlocks)*price.HostBytesPerWindowBlock+
+		uint64(r.HostStates)*price.HostBytesPerState, s.mu.free)
 	s.mu.free -= reserved
 	return reserved
 }

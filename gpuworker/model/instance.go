@@ -53,16 +53,19 @@ type Instance struct {
 	sizes    []uint64 // resident bytes of every tensor, in binding order
 	weights  uint64   // resident bytes of bound tensors
 	cache    uint64   // bytes of the runner
-	// oneClass is engine.DeviceInfo.OneClass, hostBlock the host memory of a KV block in bytes, and
-	// hostState that of a state, 0 if no layer carries one.
-	oneClass  bool
-	hostBlock uint64
-	hostState uint64
-	states    bool                    // layers carry one
-	grain     int                     // engine.RunnerCost.PrefillGrain
-	stop      context.CancelCauseFunc // ends the loop
-	ended     chan struct{}           // closed when the loop has ended
-	held      atomic.Uint64           // bytes of resources
+	// oneClass is engine.DeviceInfo.OneClass, hostBlock the host memory of a KV block in bytes,
+	// hostWindow that of a block of the window group, and hostState that of a state, 0 if no layer
+	// carries one.
+	oneClass   bool
+	hostBlock  uint64
+	hostWindow uint64
+	hostState  uint64
+	window     int                     // of the window group, in positions; 0: the runner has none
+	states     bool                    // layers carry one
+	grain      int                     // engine.RunnerCost.PrefillGrain
+	stop       context.CancelCauseFunc // ends the loop
+	ended      chan struct{}           // closed when the loop has ended
+	held       atomic.Uint64           // bytes of resources
 
 	// resources is locked by a load, and then by each close.
 	resources struct {

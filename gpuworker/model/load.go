@@ -120,6 +120,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	}
 	inst.hostBlock, inst.hostState, inst.grain = price.HostBytesPerBlock, price.HostBytesPerState, price.PrefillGrain
 	inst.states = price.BytesPerState > 0
+	inst.hostWindow = price.HostBytesPerWindowBlock
 	reserved := l.swap.reserve(inst.Runner, price)
 	inst.resources.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
@@ -145,6 +146,9 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 		Segments: []engine.Segment{{SlotGeneration: 1, Tokens: make([]int32, n), Blocks: blocks}},
 		Samples:  []engine.SampleRow{{TokenIndex: int32(n - 1), SlotGeneration: 1, Position: int32(n)}},
 	}
+	if inst.window > 0 {
+		step.Segments[0].WindowBlocks = blocks
+	}
 	begin := time.Now()
 	if err := inst.runner.Submit(&step); err != nil {
 		return 0, err
@@ -162,7 +166,8 @@ func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
 		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, WholeTexts: inst.Facts.WholeTexts,
-		BlockBytes: inst.hostBlock, Grain: inst.grain, States: inst.states, StateBytes: inst.hostState,
+		BlockBytes: inst.hostBlock, Window: inst.window, WindowBlockBytes: inst.hostWindow, Grain: inst.grain,
+		States: inst.states, StateBytes: inst.hostState,
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

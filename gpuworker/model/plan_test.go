@@ -199,18 +199,30 @@ func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
 	s := &swapSpace{}
 	s.mu.free = 1000
 	blocks := func(n int, bytes uint64) int {
-		blocks, states := s.share(engine.RunnerConfig{KVBlocks: n, MaxSequences: 9}, engine.RunnerCost{HostBytesPerBlock: bytes})
-		require.Zero(t, states)
-		return blocks
+		r := engine.RunnerConfig{KVBlocks: n, MaxSequences: 9}
+		s.share(&r, engine.RunnerCost{HostBytesPerBlock: bytes})
+		require.Zero(t, r.HostStates+r.HostWindowBlocks)
+		return r.HostBlocks
 	}
 	require.Equal(t, 0, blocks(5, 0), "an engine without it")
 	require.Equal(t, 5, blocks(5, 100), "no more than the cache")
 	require.Equal(t, 10, blocks(50, 100), "no more than there is")
 	price := engine.RunnerCost{HostBytesPerBlock: 100, HostBytesPerState: 60}
-	kv, states := s.share(engine.RunnerConfig{KVBlocks: 50, MaxSequences: 4}, price)
-	require.Equal(t, []int{7, 4}, []int{kv, states}, "a state for each sequence")
-	kv, states = s.share(engine.RunnerConfig{KVBlocks: 50, MaxSequences: 100}, price)
-	require.Equal(t, []int{5, 8}, []int{kv, states}, "half for states")
+	r := engine.RunnerConfig{KVBlocks: 50, MaxSequences: 4}
+	s.share(&r, price)
+	require.Equal(t, []int{7, 4}, []int{r.HostBlocks, r.HostStates}, "a state for each sequence")
+	r = engine.RunnerConfig{KVBlocks: 50, MaxSequences: 100}
+	s.share(&r, price)
+	require.Equal(t, []int{5, 8}, []int{r.HostBlocks, r.HostStates}, "half for states")
+	windows := engine.RunnerCost{HostBytesPerBlock: 20, HostBytesPerWindowBlock: 60}
+	r = engine.RunnerConfig{KVBlocks: 50, WindowBlocks: 40}
+	s.share(&r, windows)
+	require.Equal(t, []int{26, 8}, []int{r.HostBlocks, r.HostWindowBlocks}, "half for the window group")
+	r = engine.RunnerConfig{KVBlocks: 50, WindowBlocks: 5}
+	s.share(&r, engine.RunnerCost{HostBytesPerWindowBlock: 60})
+	require.Equal(t, []int{50, 5}, []int{r.HostBlocks, r.HostWindowBlocks}, "blocks without bytes")
+	require.Equal(t, uint64(4*60), s.reserve(engine.RunnerConfig{HostWindowBlocks: 4}, windows))
+	s.release(4 * 60)
 	first := s.reserve(engine.RunnerConfig{HostBlocks: 4, HostStates: 5}, price)
 	require.Equal(t, uint64(700), first)
 	require.Equal(t, 3, blocks(50, 100))

@@ -46,7 +46,7 @@ func openCPU(t *testing.T) engine.Device {
 func TestTheCPUEngineAndTheLoopKeepTheirBits(t *testing.T) {
 	sametest.Run(t, openCPU, chosen(t, sametest.Options{
 		Scenarios: 2000, Workers: runtime.GOMAXPROCS(0), RowsEvery: 60, WideEvery: 75, LongEvery: 2000,
-		Demanded: slices.Concat(sametest.Everywhere(), sametest.States(),
+		Demanded: slices.Concat(sametest.Everywhere(), sametest.States(), sametest.Windows(),
 			[]string{sametest.SawDecodeClass, sametest.SawLong, sametest.SawDescribed}),
 	}))
 }
@@ -59,6 +59,7 @@ func TestTheSimEngineAndTheLoopKeepTheirTokens(t *testing.T) {
 		return dev
 	}
 	sametest.Run(t, open, chosen(t, sametest.Options{
-		Scenarios: 300, Workers: runtime.GOMAXPROCS(0), Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested, sametest.SawStateRead},
+		Scenarios: 300, Workers: runtime.GOMAXPROCS(0),
+		Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested, sametest.SawStateRead, sametest.SawWindowLeft},
 	}))
 }

@@ -321,9 +321,24 @@ func (d *drawer) loop() {
 	if m.stateful() {
 		d.states()
 	}
+	if m.grouped() {
+		d.windows(m.desc.GroupWindow())
+	}
 	s.cfg.StepTarget = pick(d.dice, 0, time.Microsecond, 200*time.Microsecond, time.Millisecond)
 	s.cfg.SharedTarget = pick(d.dice, 0, time.Microsecond, 100*time.Microsecond)
 	s.cfg.YieldAfter = pick(d.dice, time.Millisecond, 3*time.Millisecond)
+}
+
+// windows draws what a loop has of the window group: at least what one sequence needs.
+func (d *drawer) windows(window int) {
+	c := &d.s.cfg
+	c.Window, c.WindowBlockBytes = window, 1
+	least := (window+c.Runner.BlockSize-2)/c.Runner.BlockSize + 2
+	c.Runner.WindowBlocks = min(c.Runner.KVBlocks, least+pick(d.dice, 0, 1, 3, 10, 1<<20))
+	c.Runner.HostWindowBlocks = pick(d.dice, 0, 2, 64)
+	if d.in(2) {
+		c.BlockBytes, c.Runner.HostBlocks, c.Runner.HostWindowBlocks = 1, 64, 64
+	}
 }
 
 // states draws what a loop has for states. Where there is room in host memory, it mostly pays to

@@ -34,5 +34,8 @@ func sized(layout int, m *model) engine.RunnerConfig {
 	if m.stateful() && layout != layoutAlone {
 		cfg.SavedStates, cfg.HostStates = 24, 8
 	}
+	if m.grouped() && layout != layoutAlone { // alone they are computed with masks
+		cfg.WindowBlocks, cfg.HostWindowBlocks = cfg.KVBlocks, 64
+	}
 	return cfg
 }

@@ -84,7 +84,8 @@ func guard(ctx context.Context, loop *batch.Loop) (guarded context.Context, rele
 func settled(loop *batch.Loop) error {
 	for began := time.Now(); ; time.Sleep(50 * time.Microsecond) {
 		stats := loop.Stats()
-		if loop.Idle() && stats.FreeBlocks == stats.TotalBlocks && stats.FreeStates == stats.TotalStates {
+		if loop.Idle() && stats.FreeBlocks == stats.TotalBlocks && stats.FreeStates == stats.TotalStates &&
+			stats.FreeWindowBlocks == stats.TotalWindowBlocks {
 			if stats.StepsAfterCancel > 0 {
 				return fmt.Errorf("cancelled sequences were in %d steps planned later", stats.StepsAfterCancel)
 			}

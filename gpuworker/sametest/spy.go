@@ -1,6 +1,7 @@
 package sametest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/batch"
@@ -29,6 +30,7 @@ func (s *spy) Submit(step *engine.Step) error {
 		s.saw(SawChunks, g.Class == engine.Prefill && g.FirstPosition > 0)
 		s.saw(SawStateSaved, g.StateTo > 0)
 		s.saw(SawStateRead, g.StateFrom > 0)
+		s.saw(SawWindowLeft, slices.Contains(g.WindowBlocks, engine.NoBlock))
 		if g.Class == engine.Decode && len(g.Tokens) == 1 {
 			rows++
 		} else {
@@ -42,6 +44,8 @@ func (s *spy) Submit(step *engine.Step) error {
 		s.saw(SawHistory, op.Kind == engine.SlotSet && len(op.History) > 0)
 		s.saw(SawBlockOut, op.Kind == engine.BlockOut)
 		s.saw(SawBlockIn, op.Kind == engine.BlockIn)
+		s.saw(SawWindowOut, op.Kind == engine.BlockOut && op.Window)
+		s.saw(SawWindowIn, op.Kind == engine.BlockIn && op.Window)
 		s.saw(SawStateOut, op.Kind == engine.StateOut)
 		s.saw(SawStateIn, op.Kind == engine.StateIn)
 		s.saw(SawBlockCopy, op.Kind == engine.BlockCopy)

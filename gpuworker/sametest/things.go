@@ -21,6 +21,9 @@ const (
 	SawStateRead   = "segments that begin with a saved state"
 	SawStateOut    = "states copied out to host memory"
 	SawStateIn     = "states copied in from host memory"
+	SawWindowLeft  = "segments without the blocks that left a window"
+	SawWindowOut   = "window blocks copied out to host memory"
+	SawWindowIn    = "window blocks copied in from host memory"
 	SawMasks       = "masks that followed their step"
 	SawReplay      = "runs of generated tokens computed together"
 	SawForced      = "tokens that a grammar forced"
@@ -71,6 +74,7 @@ const (
 	SawLong          = "answers with more keys than 65536"
 	SawDescribed     = "answers of models with random layers"
 	SawStateful      = "answers of models whose layers carry a state"
+	SawGrouped       = "answers with a window group"
 )
 
 // SawResumed names an answer that was resumed after the given number of tokens.
@@ -103,6 +107,9 @@ func States() []string {
 	return []string{SawStateSaved, SawStateRead, SawStateOut, SawStateIn, SawStateful}
 }
 
+// Windows is what happens where layers have a window.
+func Windows() []string { return []string{SawWindowLeft, SawWindowOut, SawWindowIn, SawGrouped} }
+
 // tally counts what of a compared answer there was to get wrong.
 func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 	q, p := &a.asks[i], &a.asks[i].params
@@ -120,6 +127,7 @@ func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 		SawRested: a.rest != none, SawDecodeClass: q.class == engine.Decode, SawWide: s.kind == kindWide,
 		SawLong: len(q.prompt) > 1<<16 && len(got.rows) > 0, SawResumed(resumed): resumed > 0 && len(got.rows) > 0,
 		SawDescribed: s.model >= firstDescribed && s.model < firstDescribed+numRandom, SawStateful: models[s.model].stateful(),
+		SawGrouped: models[s.model].grouped(),
 	} {
 		if happened {
 			c.Add(thing, 1)

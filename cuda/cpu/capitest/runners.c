@@ -352,6 +352,12 @@ static void test_cost(mr_device *device, mr_model *model) {
   config.host_states = -1;
   FAILS(MR_INVALID_ARGUMENT, "host_states", api->runner_create(model, &config, &runner));
   config = tiny_config();
+  config.window_blocks = 1;
+  FAILS(MR_INVALID_ARGUMENT, "no layer of the model has a window", api->runner_create(model, &config, &runner));
+  config = tiny_config();
+  config.host_window_blocks = -1;
+  FAILS(MR_INVALID_ARGUMENT, "host_window_blocks", api->runner_create(model, &config, &runner));
+  config = tiny_config();
   config.kv_blocks = INT32_MAX;
   FAILS(MR_RESOURCE_EXHAUSTED, "bytes", api->runner_create(model, &config, &runner));
 }

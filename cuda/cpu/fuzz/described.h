@@ -56,11 +56,12 @@ struct Described {
 
 inline Described small_description() { return Described(small_model()); }
 
-// The second layer has experts with every option but norms of their own.
+// The second layer has a window, and experts with every option but norms of their own.
 inline Described rich_description() {
   Described d(rich_model());
   mr_layer_desc& layer = d.arrays.layers[1];
   layer.mixer.flags |= MR_MIX_SINKS;
+  layer.mixer.window = 7;
   layer.mlp.kind = MR_MLP_EXPERTS;
   layer.experts.flags = MR_EXPERTS_FLAGS & ~MR_EXPERTS_APART;
   layer.experts.count = 8;

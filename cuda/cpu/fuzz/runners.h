@@ -25,6 +25,7 @@ inline bool little(const mr_runner_config& c) {
   const auto in_between = [](int32_t value, int32_t most) { return value > most && value <= 1 << 20; };
   return !in_between(c.max_sequences, 64) && !in_between(c.max_batched_tokens, 64) && !in_between(c.max_sample_rows, 64) &&
          !in_between(c.max_score_rows, 64) && !in_between(c.max_hidden_rows, 64) && c.kv_blocks <= 4096 && c.host_blocks <= 64 &&
+         c.window_blocks <= 4096 && c.host_window_blocks <= 64 &&
          !in_between(c.saved_states, 64) && c.host_states <= 64;
 }
 
@@ -37,6 +38,8 @@ inline void create_runner(World& w, Input& in) {
   config.block_size = in.once_in(2) ? 32 : 16;
   if (model.known != nullptr && model.known->described.arrays.layers[0].mixer.kind != MR_MIX_ATTENTION)
     config.saved_states = config.host_states = 2;
+  else if (model.known != nullptr && model.known->described.arrays.layers[1].mixer.window != 0 && in.once_in(2))
+    config.window_blocks = config.host_window_blocks = 3;
   in.bend(&config);
   mr_runner_cost cost{};
   cost.struct_size = sizeof cost;
@@ -44,8 +47,10 @@ inline void create_runner(World& w, Input& in) {
   config = known(config);
   if (w.code(api->runner_cost(model.handle, given, &cost)) == MR_OK)
     require(cost.kv_bytes == static_cast<uint64_t>(config.kv_blocks) * cost.bytes_per_block +
+                                 (config.window_blocks == 0 ? 0 : uint64_t{1} + static_cast<uint64_t>(config.window_blocks)) *
+                                     cost.bytes_per_window_block +
                                  static_cast<uint64_t>(config.max_sequences + config.saved_states) * cost.bytes_per_state &&
-                cost.bytes_per_block > 0,
+                cost.bytes_per_block + cost.bytes_per_window_block > 0,
             "a runner's cost is that of its blocks and states");
   in.bend(&cost);
   (void)w.code(api->runner_cost(model.handle, given, arena.place(cost)));

@@ -75,6 +75,7 @@ inline void add_pre_op(Draft& d, Input& in, Arena& arena) {
   op.slot_generation = in.byte();
   op.src_block = static_cast<int32_t>(in.below(2));
   op.dst_block = static_cast<int32_t>(in.below(2));
+  op.window = d.runner.config.window_blocks > 0 && in.once_in(2) ? 1 : 0;
   std::vector<int32_t> history;
   for (uint32_t i = in.once_in(2) ? in.below(40) : 0; i > 0; --i) history.push_back(d.token(in));
   op.history_count = static_cast<int32_t>(history.size());
@@ -100,6 +101,12 @@ inline void add_segment(Draft& d, Input& in) {
   const int32_t pool = d.runner.config.kv_blocks;
   for (int32_t b = 0; b < s.block_count; ++b)
     d.blocks.push_back(in.once_in(32) ? static_cast<int32_t>(in.hostile32()) : (s.slot + b) % pool);
+  if (const int32_t window = d.runner.config.window_blocks; window > 0) {
+    s.window_block_offset = static_cast<int32_t>(d.blocks.size());
+    s.window_block_count = s.block_count;
+    for (int32_t b = 0; b < s.block_count; ++b)
+      d.blocks.push_back(in.once_in(8) ? -1 : in.once_in(32) ? static_cast<int32_t>(in.hostile32()) : (s.slot + b) % window);
+  }
   for (int32_t t = 0; t < s.count; ++t) d.tokens.push_back(s.count == 1 && in.once_in(3) ? -1 : d.token(in));
   if (d.runner.config.saved_states > 0 && in.once_in(2)) {
     s.state_from = static_cast<int32_t>(in.below(3));

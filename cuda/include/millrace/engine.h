@@ -24,6 +24,8 @@
  * 2.5  mixtures of experts: MR_MLP_EXPERTS, mr_layer_desc.experts and their roles, the third dim of a tensor
  * 2.6  layers that carry state: MR_MIX_DELTA, MR_MIX_CONV, MR_MIX_OUT_GATE and their roles; saved_states and host_states of a runner,
  *      state_from and state_to of a segment, MR_PRE_STATE_OUT and _IN
+ * 2.7  a group of cache blocks for layers with a window: window_blocks and host_window_blocks of a runner, the second block table of a
+ *      segment, mr_pre_op.window
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -38,7 +40,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 2u
-#define MR_ABI_MINOR 6u
+#define MR_ABI_MINOR 7u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -191,6 +193,12 @@ typedef struct mr_runner_config {
   int32_t saved_states;      /* saved states 1 .. saved_states; >= 0 */
   int32_t host_states;       /* states of host memory, ids 0 .. host_states-1, for MR_PRE_STATE_OUT and _IN; >= 0. Their memory is
                                 taken, some at a time, when they are first written */
+  /* The window group: layers whose window, and that of all layers that read their keys, is shorter than the context, unless a layer
+     sees later positions. With window_blocks above 0 their keys and values are in a pool of their own, and mr_segment has a second
+     table. At 0 all layers are in the first pool. Both members are 0 for models without such layers. */
+  int32_t window_blocks;     /* blocks in the pool of the window group, ids 0 .. window_blocks-1; >= 0. UNIMPLEMENTED unless 0: the
+                                engine has no such pool */
+  int32_t host_window_blocks;/* blocks of it in host memory, as host_blocks */
   int32_t reserved0;
 } mr_runner_config;
 
@@ -205,6 +213,10 @@ typedef struct mr_runner_cost {
   int32_t reserved0;
   uint64_t bytes_per_state;      /* 0 without layers that carry state. kv_bytes has max_sequences + saved_states of them */
   uint64_t host_bytes_per_state; /* of host memory */
+  /* 0 without window_blocks. kv_bytes has window_blocks + 1 of them: one block holds zeros. bytes_per_block is then without the layers of
+     the window group, and 0 if that has all layers. */
+  uint64_t bytes_per_window_block;
+  uint64_t host_bytes_per_window_block; /* of host memory */
 } mr_runner_cost;
 
 enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };
@@ -227,6 +239,10 @@ typedef struct mr_segment {
      segment begins with zeros. A state that the segments of one slot write in a step is named by no other slot's, and each of them
      reads what the one before it wrote. */
   int32_t state_from, state_to;
+  /* The segment's table of the window group; 0 and 0 without window_blocks. Entry i is for the same positions as entry i of the first
+     table. Entries of blocks with positions below first_position - w + 1 alone, w the largest window of the group, may be -1: they are
+     not read. */
+  int32_t window_block_offset, window_block_count;
 } mr_segment;
 
 /* Samples one token for a slot from the logits of one computed token. Several rows may name the same token, and several rows
@@ -290,6 +306,8 @@ typedef struct mr_pre_op {
    * SLOT_SET leaves the slot's own state as it is. */
   int32_t history_count;
   const int32_t *history;
+  int32_t window;   /* bool, BLOCK_*: the blocks are those of the window group */
+  int32_t reserved0;
 } mr_pre_op;
 
 /* Flags of a step. */

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -13,6 +14,9 @@ type line struct {
 	prompt int // positions below it are computed by the kernels of prompts, all others by those of decoding
 	params *engine.SlotParams
 	blocks []int32
+	// window has all blocks of the window group, if the runner has one, and size is its window.
+	window []int32
+	size   int
 }
 
 // set returns the pre-operation that starts the line after a history.
@@ -32,12 +36,24 @@ func (l *line) feed(step *engine.Step, from int, tokens ...int32) int32 {
 		if len(tokens) > 0 {
 			step.Segments = append(step.Segments, engine.Segment{
 				Slot: l.slot, SlotGeneration: 1, Class: class, FirstPosition: int32(from), Tokens: tokens, Blocks: l.blocks,
+				WindowBlocks: l.seen(from),
 			})
 		}
 	}
 	add(engine.Prefill, from, tokens[:prompts])
 	add(engine.Decode, from+prompts, tokens[prompts:])
 	return first
+}
+
+// seen returns the window table of a segment that begins at a position.
+func (l *line) seen(from int) []int32 {
+	table := slices.Clone(l.window)
+	for i := range table {
+		if i < engine.FirstWindowBlock(from, l.size, 16) {
+			table[i] = engine.NoBlock
+		}
+	}
+	return table
 }
 
 // sample appends a row that samples a position from the token at an index of the step.

@@ -97,7 +97,7 @@ func Small() engine.Uniform {
 // blockBytes returns the bytes of keys and values in one KV block.
 func blockBytes(shape engine.Uniform, cfg engine.RunnerConfig) uint64 {
 	d := shape.Model()
-	return rules.BlockBytes(&d, cfg)
+	return rules.BlockBytes(&d, cfg, false)
 }
 
 // all returns one type for every matrix.

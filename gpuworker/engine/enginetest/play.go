@@ -24,6 +24,7 @@ type Request struct {
 	Blocks []int32 // nil = taken from the pool in order
 	Score  bool    // score every prompt token but the first
 	Hidden []int   // positions of the prompt whose hidden rows are wanted, ascending
+	Window int     // of the window group, whose blocks it reuses once they left the window; 0 = no group
 }
 
 // Output is the result of a request.
@@ -83,11 +84,30 @@ func equalCandidates(a, b []engine.Candidate) error {
 	return nil
 }
 
+// ringBlocks is the number of blocks that a sequence needs in the window group.
+func ringBlocks(window, chunk, size int) int32 { return int32((window+chunk+size-2)/size + 1) }
+
+// windowRing returns the window table of a segment of positions from to end-1, with blocks of a
+// ring.
+func windowRing(first, ring int32, from, end, window, size int) []int32 {
+	table := make([]int32, (end+size-1)/size)
+	for i := range table {
+		table[i] = engine.NoBlock
+		if i >= engine.FirstWindowBlock(from, window, size) {
+			table[i] = first + int32(i)%ring
+		}
+	}
+	return table
+}
+
 // playing is a running request.
 type playing struct {
 	Request
 	out  Output
 	done int // positions computed
+	// Its blocks of the window group are a ring of `ring` ids from `first` on.
+	first, ring int32
+	size        int // positions a block
 }
 
 // Play runs requests together on a new runner. Every step has one piece of each unfinished request,
@@ -109,7 +129,7 @@ func Play(m engine.Model, cfg engine.RunnerConfig, requests ...Request) (outputs
 // flight; its earlier steps do not matter.
 func PlayOn(r engine.Runner, cfg engine.RunnerConfig, requests ...Request) (outputs []Output, err error) {
 	active := make([]*playing, len(requests))
-	pool := int32(0)
+	pool, windowPool := int32(0), int32(0)
 	for i, q := range requests {
 		if q.Blocks == nil {
 			for range (len(q.Prompt) + q.Tokens + cfg.BlockSize - 1) / cfg.BlockSize {
@@ -120,7 +140,11 @@ func PlayOn(r engine.Runner, cfg engine.RunnerConfig, requests ...Request) (outp
 		if q.Chunk == 0 {
 			q.Chunk = len(q.Prompt)
 		}
-		active[i] = &playing{Request: q}
+		active[i] = &playing{Request: q, size: cfg.BlockSize}
+		if q.Window > 0 {
+			active[i].first, active[i].ring = windowPool, ringBlocks(q.Window, q.Chunk, cfg.BlockSize)
+			windowPool += active[i].ring
+		}
 	}
 	for round := 0; ; round++ {
 		step, takers, finished := &engine.Step{}, []func(*engine.StepResult) error{}, true
@@ -176,6 +200,9 @@ func (p *playing) add(step *engine.Step) func(*engine.StepResult) error {
 	}
 	end := p.done + len(seg.Tokens)
 	seg.Blocks = p.Blocks
+	if p.Window > 0 {
+		seg.WindowBlocks = windowRing(p.first, p.ring, p.done, end, p.Window, p.size)
+	}
 	step.Segments = append(step.Segments, seg)
 	scoreAt := len(step.Scores)
 	if p.Score {

@@ -33,13 +33,17 @@ func randomStep(rng *rand.Rand, d *engine.ModelDesc, c engine.RunnerConfig, slot
 	}
 	for range rng.IntN(4) {
 		op := engine.PreOp{Kind: engine.PreOpKind(guess(rng, 5)), Slot: guess(rng, c.MaxSequences-1), SlotGeneration: rng.Uint32N(3)}
+		blocks, host := c.KVBlocks, c.HostBlocks
+		if op.Window = c.WindowBlocks > 0 && rng.IntN(2) == 0 || rng.IntN(200) == 0; op.Window {
+			blocks, host = max(c.WindowBlocks, 1), max(c.HostWindowBlocks, 1)
+		}
 		switch op.Kind {
 		case engine.BlockCopy:
-			op.Src, op.Dst = guess(rng, c.KVBlocks-1), guess(rng, c.KVBlocks-1)
+			op.Src, op.Dst = guess(rng, blocks-1), guess(rng, blocks-1)
 		case engine.BlockOut:
-			op.Src, op.Dst = guess(rng, c.KVBlocks-1), guess(rng, c.HostBlocks-1)
+			op.Src, op.Dst = guess(rng, blocks-1), guess(rng, host-1)
 		case engine.BlockIn:
-			op.Src, op.Dst = guess(rng, c.HostBlocks-1), guess(rng, c.KVBlocks-1)
+			op.Src, op.Dst = guess(rng, host-1), guess(rng, blocks-1)
 		case engine.StateOut:
 			op.Src, op.Dst = guess(rng, c.SavedStates), guess(rng, c.HostStates)
 		case engine.StateIn:
@@ -79,6 +83,15 @@ func randomStep(rng *rand.Rand, d *engine.ModelDesc, c engine.RunnerConfig, slot
 		for range max(0, (end+c.BlockSize-1)/c.BlockSize-rng.IntN(20)/19) {
 			seg.Blocks = append(seg.Blocks, int32(rng.IntN(c.KVBlocks)))
 		}
+		if c.WindowBlocks > 0 || rng.IntN(200) == 0 {
+			for i := range seg.Blocks {
+				id := guess(rng, max(c.WindowBlocks, 1)-1)
+				if i < engine.FirstWindowBlock(int(seg.FirstPosition), d.GroupWindow(), c.BlockSize) && rng.IntN(2) == 0 {
+					id = engine.NoBlock
+				}
+				seg.WindowBlocks = append(seg.WindowBlocks, id)
+			}
+		}
 		if c.SavedStates > 0 {
 			for id := range int32(c.SavedStates + 1) { // one that has read as far, if there is
 				if slots.Read(seg.Slot, id) == seg.FirstPosition && rng.IntN(2) == 0 {
@@ -117,14 +130,16 @@ func randomStep(rng *rand.Rand, d *engine.ModelDesc, c engine.RunnerConfig, slot
 
 // testRules checks that package rules and the engine accept the same steps.
 func testRules(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
-	t.Run("of a model of attention", func(t *testing.T) { testRulesOf(t, opener, opts, Small().Model(), 0) })
-	t.Run("of a model with states", func(t *testing.T) { testRulesOf(t, opener, opts, Hybrid(), 3) })
+	t.Run("of a model of attention", func(t *testing.T) { testRulesOf(t, opener, opts, Small().Model(), 0, 0) })
+	t.Run("of a model with states", func(t *testing.T) { testRulesOf(t, opener, opts, Hybrid(), 3, 0) })
+	t.Run("of a model with a window group", func(t *testing.T) { testRulesOf(t, opener, opts, Windowed(20, 5), 0, 9) })
 }
 
-func testRulesOf(t *testing.T, opener func(*testing.T) engine.Device, opts Options, desc engine.ModelDesc, states int) {
+func testRulesOf(t *testing.T, opener func(*testing.T) engine.Device, opts Options, desc engine.ModelDesc, states, window int) {
 	g := rigOf(t, opener, desc, func(c *engine.RunnerConfig) {
 		c.KVBlocks, c.MaxSequences, c.HostBlocks, c.MaxSampleRows, c.MaxBatchedTokens = 12, 3, 4, 3, 24
 		c.SavedStates, c.HostStates = states, states
+		c.WindowBlocks, c.HostWindowBlocks = window, window/2
 	})
 	slots := rules.NewSlots(desc, g.cfg)
 	rng := generator(2026)

@@ -208,6 +208,7 @@ func runnerConfig(c engine.RunnerConfig) (C.mr_runner_config, error) {
 		max_top_n: n.i32("max top n", c.MaxTopN), kv_type: C.int32_t(c.KVType), act_type: C.int32_t(c.ActType),
 		host_blocks: n.i32("host blocks", c.HostBlocks), max_hidden_rows: n.i32("max hidden rows", c.MaxHiddenRows),
 		saved_states: n.i32("saved states", c.SavedStates), host_states: n.i32("host states", c.HostStates),
+		window_blocks: n.i32("window blocks", c.WindowBlocks), host_window_blocks: n.i32("host window blocks", c.HostWindowBlocks),
 	}
 	return out, n.err
 }

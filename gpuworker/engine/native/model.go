@@ -112,6 +112,7 @@ func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
 		KVBytes: uint64(cost.kv_bytes), WorkspaceBytes: uint64(cost.workspace_bytes),
 		BytesPerBlock: uint64(cost.bytes_per_block), HostBytesPerBlock: uint64(cost.host_bytes_per_block),
 		BytesPerState: uint64(cost.bytes_per_state), HostBytesPerState: uint64(cost.host_bytes_per_state),
+		BytesPerWindowBlock: uint64(cost.bytes_per_window_block), HostBytesPerWindowBlock: uint64(cost.host_bytes_per_window_block),
 		PrefillGrain: max(int(cost.prefill_grain), 0),
 	}, nil
 }

@@ -48,7 +48,7 @@ type sizes struct{ tokens, blocks, params, ids, floats int }
 func sizesOf(s *engine.Step) (n sizes, err error) {
 	for i := range s.Segments {
 		n.tokens += len(s.Segments[i].Tokens)
-		n.blocks += len(s.Segments[i].Blocks)
+		n.blocks += len(s.Segments[i].Blocks) + len(s.Segments[i].WindowBlocks)
 	}
 	for i := range s.PreOps {
 		n.ids += len(s.PreOps[i].History)
@@ -94,6 +94,10 @@ func (a *stepArgs) pack(s *engine.Step) error {
 		}
 		tokenAt += copy(tokens[tokenAt:], seg.Tokens)
 		blockAt += copy(blocks[blockAt:], seg.Blocks)
+		if n := len(seg.WindowBlocks); n > 0 {
+			segments[i].window_block_offset, segments[i].window_block_count = C.int32_t(blockAt), C.int32_t(n)
+			blockAt += copy(blocks[blockAt:], seg.WindowBlocks)
+		}
 	}
 
 	samples := a.samples.take(len(s.Samples))
@@ -146,7 +150,7 @@ func (a *stepArgs) packPreOps(s *engine.Step, n sizes, ids []int32) {
 		preOps[i] = C.mr_pre_op{
 			struct_size: C.sizeof_mr_pre_op, kind: C.int32_t(op.Kind), slot: C.int32_t(op.Slot),
 			slot_generation: C.uint32_t(op.SlotGeneration), src_block: C.int32_t(op.Src), dst_block: C.int32_t(op.Dst),
-			history_count: C.int32_t(len(op.History)), history: list(op.History),
+			history_count: C.int32_t(len(op.History)), history: list(op.History), window: flag(op.Window),
 		}
 		p := op.Params
 		if p == nil {

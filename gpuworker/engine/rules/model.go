@@ -296,6 +296,10 @@ func CheckConfig(c engine.RunnerConfig) error {
 		return fmt.Errorf("runner activation type is %d: %w", c.ActType, engine.ErrInvalid)
 	case c.HostBlocks < 0 || c.HostBlocks > math.MaxInt32:
 		return fmt.Errorf("runner has %d host blocks: %w", c.HostBlocks, engine.ErrInvalid)
+	case c.WindowBlocks < 0 || c.WindowBlocks > math.MaxInt32/64 || c.HostWindowBlocks < 0 || c.HostWindowBlocks > math.MaxInt32:
+		return fmt.Errorf("runner has %d window blocks and %d of host memory: %w", c.WindowBlocks, c.HostWindowBlocks, engine.ErrInvalid)
+	case c.WindowBlocks == 0 && c.HostWindowBlocks != 0:
+		return fmt.Errorf("runner has %d window blocks of host memory and none else: %w", c.HostWindowBlocks, engine.ErrInvalid)
 	case c.SavedStates < 0 || c.SavedStates > 1<<20 || c.HostStates < 0 || c.HostStates > 1<<20:
 		return fmt.Errorf("runner has %d saved states and %d of host memory: %w", c.SavedStates, c.HostStates, engine.ErrInvalid)
 	}
@@ -308,16 +312,20 @@ func CheckRunner(d *engine.ModelDesc, c engine.RunnerConfig) error {
 		return fmt.Errorf("runner has %d saved states and %d of host memory, and no layer of the model carries a state: %w",
 			c.SavedStates, c.HostStates, engine.ErrInvalid)
 	}
+	if c.WindowBlocks != 0 && d.GroupWindow() == 0 {
+		return fmt.Errorf("runner has %d window blocks, and no layer of the model has a window that is shorter than the context: %w",
+			c.WindowBlocks, engine.ErrInvalid)
+	}
 	return CheckConfig(c)
 }
 
-// BlockBytes returns the bytes of keys and values in one KV block, over all layers that have their
-// own.
-func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig) uint64 {
+// BlockBytes returns the bytes of keys and values in one KV block, over all layers of its group that
+// have their own. Without a window group all layers are in the first.
+func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig, window bool) uint64 {
 	var heads uint64 // bytes of one token's keys and values
 	for i := range d.Layers {
 		m := &d.Layers[i].Mixer
-		if m.Kind != engine.MixAttention || m.KVLayer != 0 {
+		if m.Kind != engine.MixAttention || m.KVLayer != 0 || window != (c.WindowBlocks > 0 && d.InWindowGroup(i)) {
 			continue
 		}
 		for _, dim := range []int{m.KeyDim, m.ValueDim} {

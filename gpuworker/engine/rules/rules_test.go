@@ -47,7 +47,7 @@ func TestLayersThatCarryStates(t *testing.T) {
 	require.NoError(t, CheckModel(&d))
 	require.Equal(t, 3*(2*2*8+4*16)+4*8*16, d.StateFloats(), "the last inputs of the convolution, and S")
 	c := engine.RunnerConfig{KVType: engine.F16, BlockSize: 16}
-	require.EqualValues(t, 2*2*2*16*16, BlockBytes(&d, c), "only attention has keys and values")
+	require.EqualValues(t, 2*2*2*16*16, BlockBytes(&d, c, false), "only attention has keys and values")
 	require.Len(t, Tensors(&d), 3+9+4+10)
 	d.Layers[1].Mixer = engine.Mixer{Kind: engine.MixConv, Conv: 3, Rope: engine.NoRope, EndNorm: true}
 	require.NoError(t, CheckModel(&d))
@@ -292,5 +292,5 @@ func TestConfigsThatNoEngineKnowsAreRefused(t *testing.T) {
 	c := pool()
 	c.KVType, c.ActType = engine.F8, engine.BF16
 	require.NoError(t, CheckConfig(c))
-	require.EqualValues(t, 2*2*2*16*(16+4), BlockBytes(&d, c), "a byte an element, and a scale for each head of each token")
+	require.EqualValues(t, 2*2*2*16*(16+4), BlockBytes(&d, c, false), "a byte an element, and a scale for each head of each token")
 }

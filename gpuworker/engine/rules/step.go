@@ -23,16 +23,17 @@ type Slots struct {
 	desc    engine.ModelDesc
 	cfg     engine.RunnerConfig
 	slots   []Slot
-	written map[int32]bool // host blocks that an admitted step writes
-	whole   bool           // a segment is a whole text
-	states  bool           // layers carry states
-	read    []int32        // by state: up to which position it has read, or unread
+	written [2]map[int32]bool // by group: host blocks that an admitted step writes
+	window  int               // of the window group; 0: the runner has no such group
+	whole   bool              // a segment is a whole text
+	states  bool              // layers carry states
+	read    []int32           // by state: up to which position it has read, or unread
 	hosted  map[int32]int32
 
 	// Scratch of the step that is checked.
 	next     []Slot
-	wrote    []int32 // host blocks that it is the first to write
-	fed      []bool  // slots that an earlier segment of it feeds
+	wrote    [2][]int32 // host blocks that it is the first to write, by group
+	fed      []bool     // slots that an earlier segment of it feeds
 	nextRead []int32
 	users    []users         // by state
 	putOut   map[int32]int32 // host states that it writes
@@ -53,8 +54,11 @@ const (
 // NewSlots returns slots that are all unset.
 func NewSlots(desc engine.ModelDesc, cfg engine.RunnerConfig) *Slots {
 	s := &Slots{
-		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: map[int32]bool{}, whole: desc.WholeTexts(),
+		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: [2]map[int32]bool{{}, {}}, whole: desc.WholeTexts(),
 		next: make([]Slot, cfg.MaxSequences), fed: make([]bool, cfg.MaxSequences),
+	}
+	if cfg.WindowBlocks > 0 {
+		s.window = desc.GroupWindow()
 	}
 	if s.states = desc.StateFloats() > 0; s.states {
 		n := cfg.MaxSequences + cfg.SavedStates
@@ -86,15 +90,17 @@ func (s *Slots) Read(slot, id int32) int32 { return s.read[s.State(slot, id)] }
 func (s *Slots) Admit(step *engine.Step, also func() error) error {
 	copy(s.next, s.slots)
 	copy(s.nextRead, s.read)
-	s.wrote = s.wrote[:0]
+	s.wrote[0], s.wrote[1] = s.wrote[0][:0], s.wrote[1][:0]
 	clear(s.putOut)
 	err := s.check(step)
 	if err == nil && also != nil {
 		err = also()
 	}
 	if err != nil {
-		for _, block := range s.wrote {
-			delete(s.written, block)
+		for group, wrote := range s.wrote {
+			for _, block := range wrote {
+				delete(s.written[group], block)
+			}
 		}
 		return err
 	}
@@ -122,29 +128,64 @@ func (s *Slots) preOp(op *engine.PreOp) error {
 	switch op.Kind {
 	case engine.SlotSet:
 		return s.set(op)
-	case engine.BlockCopy:
-		if !s.block(op.Src) || !s.block(op.Dst) {
-			return refuse("copies block %d to %d of %d", op.Src, op.Dst, s.cfg.KVBlocks)
-		}
-	case engine.BlockOut:
-		if !s.block(op.Src) || !s.hostBlock(op.Dst) {
-			return refuse("copies block %d of %d out to host block %d of %d", op.Src, s.cfg.KVBlocks, op.Dst, s.cfg.HostBlocks)
-		}
-		if !s.written[op.Dst] {
-			s.written[op.Dst] = true
-			s.wrote = append(s.wrote, op.Dst)
-		}
-	case engine.BlockIn:
-		if !s.hostBlock(op.Src) || !s.block(op.Dst) {
-			return refuse("copies host block %d of %d in to block %d of %d", op.Src, s.cfg.HostBlocks, op.Dst, s.cfg.KVBlocks)
-		}
-		if !s.written[op.Src] {
-			return refuse("copies host block %d in, which was never written", op.Src)
-		}
+	case engine.BlockCopy, engine.BlockOut, engine.BlockIn:
+		return s.moveBlock(op)
 	case engine.StateOut, engine.StateIn:
 		return s.moveState(op)
-	default:
-		return refuse("is of kind %d", op.Kind)
+	}
+	return refuse("is of kind %d", op.Kind)
+}
+
+// moveBlock checks a copy of a block. Its error continues the words "pre-operation N".
+func (s *Slots) moveBlock(op *engine.PreOp) error {
+	group, blocks, host := 0, s.cfg.KVBlocks, s.cfg.HostBlocks
+	if op.Window {
+		if s.window == 0 {
+			return refuse("copies a block of the window group, and the runner has none")
+		}
+		group, blocks, host = 1, s.cfg.WindowBlocks, s.cfg.HostWindowBlocks
+	}
+	in := func(i int32, n int) bool { return i >= 0 && int(i) < n }
+	switch op.Kind {
+	case engine.BlockOut:
+		if !in(op.Src, blocks) || !in(op.Dst, host) {
+			return refuse("copies block %d of %d out to host block %d of %d", op.Src, blocks, op.Dst, host)
+		}
+		if !s.written[group][op.Dst] {
+			s.written[group][op.Dst] = true
+			s.wrote[group] = append(s.wrote[group], op.Dst)
+		}
+	case engine.BlockIn:
+		if !in(op.Src, host) || !in(op.Dst, blocks) {
+			return refuse("copies host block %d of %d in to block %d of %d", op.Src, host, op.Dst, blocks)
+		}
+		if !s.written[group][op.Src] {
+			return refuse("copies host block %d in, which was never written", op.Src)
+		}
+	case engine.BlockCopy, engine.SlotSet, engine.StateOut, engine.StateIn:
+		if !in(op.Src, blocks) || !in(op.Dst, blocks) {
+			return refuse("copies block %d to %d of %d", op.Src, op.Dst, blocks)
+		}
+	}
+	return nil
+}
+
+// windowTable checks the window table of segment i, whose positions are checked.
+func (s *Slots) windowTable(i int, seg *engine.Segment, end int64) error {
+	switch {
+	case s.window == 0 && len(seg.WindowBlocks) > 0:
+		return refuse("segment %d has a window table, and the runner has no window group", i)
+	case s.window == 0:
+		return nil
+	case int64(len(seg.WindowBlocks))*int64(s.cfg.BlockSize) < end:
+		return refuse("segment %d ends at position %d and its %d window blocks hold %d", i, end, len(seg.WindowBlocks),
+			len(seg.WindowBlocks)*s.cfg.BlockSize)
+	}
+	first := engine.FirstWindowBlock(int(seg.FirstPosition), s.window, s.cfg.BlockSize)
+	for at, id := range seg.WindowBlocks {
+		if (id != engine.NoBlock || at >= first) && (id < 0 || int(id) >= s.cfg.WindowBlocks) {
+			return refuse("segment %d names window block %d of %d at entry %d, and sees entries from %d on", i, id, s.cfg.WindowBlocks, at, first)
+		}
 	}
 	return nil
 }
@@ -294,6 +335,9 @@ func (s *Slots) segments(segs []engine.Segment) (int, error) {
 				return 0, refuse("segment %d names block %d of %d", i, id, s.cfg.KVBlocks)
 			}
 		}
+		if err := s.windowTable(i, seg, end); err != nil {
+			return 0, err
+		}
 		for _, id := range seg.Tokens {
 			switch {
 			case id == engine.PreviousSample:
@@ -378,8 +422,6 @@ func (s *Slots) named(i int32, generation uint32) error {
 
 func (s *Slots) slot(i int32) bool  { return i >= 0 && int(i) < s.cfg.MaxSequences }
 func (s *Slots) block(i int32) bool { return i >= 0 && int(i) < s.cfg.KVBlocks }
-
-func (s *Slots) hostBlock(i int32) bool { return i >= 0 && int(i) < s.cfg.HostBlocks }
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, engine.ErrInvalid)...)

@@ -16,6 +16,28 @@ type cache struct {
 	host      map[int32][]uint64 // blocks in host memory that were written
 }
 
+func newCache(blockSize, blocks int) cache {
+	return cache{blockSize: blockSize, cells: make([]uint64, blocks*blockSize), host: map[int32][]uint64{}}
+}
+
+// window is the cache of the window group. The zero value is that of a runner without one.
+type window struct {
+	cache
+
+	size int // positions
+}
+
+// holds reports whether the blocks have the cells of a history at the positions that `position` sees.
+func (w *window) holds(blocks []int32, h *history, position int) bool {
+	for at := position; at >= 0 && at > position-w.size; {
+		if w.at(blocks, at) != h.cells[at] {
+			return false
+		}
+		at = at/piece*piece - 1 // the cell at the end of a piece is of all its tokens
+	}
+	return true
+}
+
 // write stores tokens at consecutive positions, and clears the positions after them in their
 // blocks. cells are those of a history with the same tokens: a piece that starts here is copied
 // from it, and a piece that started before continues from the contents of its block.

@@ -173,11 +173,15 @@ func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
 	if err := rules.CheckRunner(&m.desc, cfg); err != nil {
 		return engine.RunnerCost{}, err
 	}
-	block, state := rules.BlockBytes(&m.desc, cfg), 4*uint64(m.desc.StateFloats())
+	block, window, state := rules.BlockBytes(&m.desc, cfg, false), rules.BlockBytes(&m.desc, cfg, true), 4*uint64(m.desc.StateFloats())
+	kv := block*uint64(cfg.KVBlocks) + state*uint64(cfg.MaxSequences+cfg.SavedStates)
+	if cfg.WindowBlocks > 0 {
+		kv += window * uint64(cfg.WindowBlocks+1)
+	}
 	return engine.RunnerCost{
 		BytesPerState: state, HostBytesPerState: state,
-		BytesPerBlock: block, KVBytes: block*uint64(cfg.KVBlocks) + state*uint64(cfg.MaxSequences+cfg.SavedStates), WorkspaceBytes: 64*uint64(cfg.MaxBatchedTokens) + 8*uint64(cfg.MaxHiddenRows)*uint64(m.desc.Hidden),
-		HostBytesPerBlock: block,
+		BytesPerBlock: block, KVBytes: kv, WorkspaceBytes: 64*uint64(cfg.MaxBatchedTokens) + 8*uint64(cfg.MaxHiddenRows)*uint64(m.desc.Hidden),
+		HostBytesPerBlock: block, BytesPerWindowBlock: window, HostBytesPerWindowBlock: window,
 	}, nil
 }
 

@@ -91,6 +91,9 @@ func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
 	if holds != want {
 		holds = mix(holds, want)
 	}
+	if r.window.size > 0 && !r.window.holds(seg.WindowBlocks, &r.slots[seg.Slot].history, position) {
+		holds = mix(holds, 2)
+	}
 	if last != position {
 		holds = mix(holds, uint64(position))
 	}

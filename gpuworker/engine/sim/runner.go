@@ -33,6 +33,7 @@ type Runner struct {
 	rules   *rules.Slots
 	slots   []slot
 	cache   cache
+	window  window
 	whole   bool    // a segment is a whole text
 	starts  []int32 // by segment of the step: its first token, counted over all
 	sampled []int32 // scratch: the tokens of a segment with those that were sampled
@@ -53,9 +54,10 @@ func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weight
 	r := &Runner{
 		model: m, cost: cost, weights: weights, rules: rules.NewSlots(m.desc, cfg), slots: make([]slot, cfg.MaxSequences),
 		whole: m.desc.WholeTexts(),
-		cache: cache{
-			blockSize: cfg.BlockSize, cells: make([]uint64, cfg.KVBlocks*cfg.BlockSize), host: map[int32][]uint64{},
-		},
+		cache: newCache(cfg.BlockSize, cfg.KVBlocks),
+	}
+	if cfg.WindowBlocks > 0 {
+		r.window = window{cache: newCache(cfg.BlockSize, cfg.WindowBlocks), size: m.desc.GroupWindow()}
 	}
 	r.fault.nan = -1
 	if m.desc.StateFloats() > 0 {
@@ -105,7 +107,7 @@ func (r *Runner) flightLocked(n uint64) *flight { return &r.mu.flights[n%uint64(
 // hostMemory refuses a step that is the first to write a block or state of host memory, if a test
 // injected a memory fault.
 func (r *Runner) hostMemory(s *engine.Step) error {
-	blocks := func(op engine.PreOp) bool { return op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil }
+	blocks := func(op engine.PreOp) bool { return op.Kind == engine.BlockOut && r.pool(&op).host[op.Dst] == nil }
 	states := func(op engine.PreOp) bool {
 		_, held := r.states.host[op.Dst]
 		return op.Kind == engine.StateOut && !held
@@ -128,11 +130,11 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		case engine.SlotSet:
 			r.slots[op.Slot].set(op.Params, op.History, vocab)
 		case engine.BlockCopy:
-			r.cache.copyBlock(op.Dst, op.Src)
+			r.pool(op).copyBlock(op.Dst, op.Src)
 		case engine.BlockOut:
-			r.cache.copyOut(op.Dst, op.Src)
+			r.pool(op).copyOut(op.Dst, op.Src)
 		case engine.BlockIn:
-			r.cache.copyIn(op.Dst, op.Src)
+			r.pool(op).copyIn(op.Dst, op.Src)
 		case engine.StateOut:
 			r.states.host[op.Dst] = r.states.read[r.rules.State(op.Slot, op.Src)]
 		case engine.StateIn:
@@ -140,7 +142,7 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		}
 	}
 	r.states.prefixes = r.states.prefixes[:0]
-	took, kv := opts.StepTime, uint64(0)
+	took, kv, windows := opts.StepTime, uint64(0), uint64(0)
 	r.starts = r.starts[:0]
 	start := int32(0)
 	for i := range s.Segments {
@@ -151,15 +153,20 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		}
 		took += each * time.Duration(len(seg.Tokens))
 		kv += uint64(len(seg.Blocks))
+		windows += uint64(len(seg.WindowBlocks))
 		r.starts, start = append(r.starts, start), start+int32(len(seg.Tokens))
 		tokens, held := r.tokensOf(seg), &r.slots[seg.Slot].history
 		held.begin(seg.FirstPosition)
-		r.cache.write(seg.Blocks, int(seg.FirstPosition), tokens, held.add(tokens))
+		cells := held.add(tokens)
+		r.cache.write(seg.Blocks, int(seg.FirstPosition), tokens, cells)
+		if r.window.size > 0 {
+			r.window.write(seg.WindowBlocks, int(seg.FirstPosition), tokens, cells)
+		}
 		if r.states.read != nil {
 			r.states.add(seg, r.rules.State(seg.Slot, seg.StateFrom), r.rules.State(seg.Slot, seg.StateTo), tokens)
 		}
 	}
-	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock + r.cost.BytesPerState*uint64(len(s.Segments))
+	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock + windows*r.cost.BytesPerWindowBlock + r.cost.BytesPerState*uint64(len(s.Segments))
 	r.takeRows(s, f)
 	if !f.late {
 		r.sampleAll(f)
@@ -176,6 +183,14 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		f.result.Hidden = appendHidden(f.result.Hidden, r.contextOf(s, token), r.model.desc.Hidden)
 	}
 	return took
+}
+
+// pool returns the blocks of the group that an operation is of.
+func (r *Runner) pool(op *engine.PreOp) *cache {
+	if op.Window {
+		return &r.window.cache
+	}
+	return &r.cache
 }
 
 // tokensOf returns the tokens of a segment, with the samples of the previous step filled in.
@@ -264,7 +279,7 @@ func (r *Runner) Close() error {
 		return closed("runner")
 	}
 	r.mu.closed = true
-	r.cache.cells, r.cache.host = nil, nil
+	r.cache, r.window = cache{}, window{}
 	r.model.dev.give(r.cost.KVBytes, engine.KV)
 	r.model.dev.give(r.cost.WorkspaceBytes, engine.Workspace)
 	r.model.mu.Lock()

@@ -167,7 +167,7 @@ func TestReadings(t *testing.T) {
 	m.Steps = batch.Stats{
 		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
 		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, Paused: 2,
-		FreeStates: 7, CachedStates: 5, TotalStates: 8,
+		FreeStates: 7, CachedStates: 5, TotalStates: 8, FreeWindowBlocks: 9, CachedWindowBlocks: 4, TotalWindowBlocks: 12,
 		QueueAge: 7 * time.Second, PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, ForcedTokens: 3, PrefilledTokens: 9,
 		Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13, HeldBack: 14, HeldBackTime: 1500 * time.Millisecond,
 	}
@@ -207,6 +207,7 @@ func TestReadings(t *testing.T) {
 		"millrace_steps_total model=m": 11, "millrace_refused_steps_total model=m": 12,
 		"millrace_running_step_age_seconds model=m": .001, "millrace_step_bound_seconds model=m": 2,
 		"millrace_kv_blocks model=m state=free": 40, "millrace_kv_blocks model=m state=cached": 20,
+		"millrace_window_blocks model=m state=free": 5, "millrace_window_blocks model=m state=cached": 4, "millrace_window_blocks model=m state=held": 3,
 		"millrace_saved_states model=m state=free": 2, "millrace_saved_states model=m state=cached": 5, "millrace_saved_states model=m state=held": 1,
 		"millrace_swap_blocks model=m state=free": 3, "millrace_swap_blocks model=m state=held": 7,
 		"millrace_held_back_sequences model=m": 14, "millrace_held_back_seconds_total model=m": 1.5,

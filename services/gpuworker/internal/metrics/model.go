@@ -67,6 +67,16 @@ var modelReadings = []monitor.Reading[model.Status]{
 		Read: func(m model.Status) float64 { return float64(m.Steps.FreeHostBlocks) }},
 	{Name: "millrace_swap_blocks", Kind: monitor.Gauge, Help: helpSwap, Label: "state", Value: "held",
 		Read: func(m model.Status) float64 { return float64(m.Steps.TotalHostBlocks - m.Steps.FreeHostBlocks) }},
+	{Name: "millrace_window_blocks", Kind: monitor.Gauge, Help: helpWindows, Label: "state", Value: "free",
+		Read: func(m model.Status) float64 {
+			return float64(m.Steps.FreeWindowBlocks - m.Steps.CachedWindowBlocks)
+		}},
+	{Name: "millrace_window_blocks", Kind: monitor.Gauge, Help: helpWindows, Label: "state", Value: "cached",
+		Read: func(m model.Status) float64 { return float64(m.Steps.CachedWindowBlocks) }},
+	{Name: "millrace_window_blocks", Kind: monitor.Gauge, Help: helpWindows, Label: "state", Value: "held",
+		Read: func(m model.Status) float64 {
+			return float64(m.Steps.TotalWindowBlocks - m.Steps.FreeWindowBlocks)
+		}},
 	{Name: "millrace_saved_states", Kind: monitor.Gauge, Help: helpStates, Label: "state", Value: "free",
 		Read: func(m model.Status) float64 { return float64(m.Steps.FreeStates - m.Steps.CachedStates) }},
 	{Name: "millrace_saved_states", Kind: monitor.Gauge, Help: helpStates, Label: "state", Value: "cached",
@@ -96,6 +106,9 @@ var modelReadings = []monitor.Reading[model.Status]{
 
 const helpBlocks = "KV blocks by state; their sum is the size of the cache. free: empty; cached: has a prefix, and is evicted when a " +
 	"sequence needs a block; held: of running sequences."
+
+const helpWindows = "KV blocks of layers with a window, by state; 0 of models that keep all layers in one pool. cached: a request can start " +
+	"there, and it is evicted when a sequence needs a block; held: of running sequences."
 
 const helpStates = "Saved states of a model whose layers carry one, by state; 0 of other models. cached: a request can start there, and it is " +
 	"evicted when another one is saved; held: sequences are about to write or read it."
