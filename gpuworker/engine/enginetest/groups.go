@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -66,6 +67,7 @@ const groupTokens = 4
 func newGroupTest(t *testing.T, opener func(*testing.T) engine.Device, desc engine.ModelDesc, n int) *groupTest {
 	t.Helper()
 	dev := open(t, opener)
+	skipRefused(t, dev, desc)
 	m := Load(t, dev, poisonous(desc))
 	cfg := Sizes()
 	cfg.MaxBatchedTokens = 512
@@ -78,6 +80,21 @@ func newGroupTest(t *testing.T, opener func(*testing.T) engine.Device, desc engi
 	cfg.WindowBlocks, cfg.HostWindowBlocks, cfg.HostBlocks = 96, 40, 40
 	s.rig = &rig{t: t, model: m, cfg: cfg, r: NewRunner(t, m, cfg)}
 	return s
+}
+
+// skipRefused skips a test of a model that several GPUs do not divide.
+func skipRefused(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
+	t.Helper()
+	m, err := dev.NewModel(desc)
+	if errors.Is(err, engine.ErrUnsupported) {
+		info, infoErr := dev.Info()
+		require.NoError(t, infoErr)
+		if info.Devices > 1 {
+			t.Skip(err)
+		}
+	}
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
 }
 
 // line returns a line of the prompt over blocks of the first pool that begin with `first`, and these
@@ -342,7 +359,9 @@ func refusedGroups(t *testing.T, opener func(*testing.T) engine.Device) {
 func testGroupCost(t *testing.T, opener func(*testing.T) engine.Device) {
 	t.Helper()
 	for _, desc := range []engine.ModelDesc{Windowed(20, 5), allWindowed(20)} {
-		m := Load(t, open(t, opener), Random(desc, all(engine.F16), 1))
+		dev := open(t, opener)
+		skipRefused(t, dev, desc)
+		m := Load(t, dev, Random(desc, all(engine.F16), 1))
 		cfg := Sizes()
 		masks, err := m.RunnerCost(cfg)
 		require.NoError(t, err)

@@ -38,6 +38,7 @@ func rigOf(t *testing.T, opener func(*testing.T) engine.Device, desc engine.Mode
 	}
 	dev := open(t, opener)
 	skipUnbuilt(t, dev, &desc)
+	skipRefused(t, dev, desc)
 	g.model = Load(t, dev, Random(desc, all(engine.F16), 42))
 	g.r = NewRunner(t, g.model, g.cfg)
 	return g
