@@ -10,8 +10,8 @@
 // and b the beta,
 //   k.S and q.S   of the lane's even and odd keys apart, then both, then lanes at distance kLanes / 2, ..., 1
 //   d = (v - g k.S) b,   o = g q.S + (q.k) d,   S = g S + k d
-// Both sums are reduced together and q.k is not part of the chain of dependences, so a position waits once for log2(kLanes) exchanges.
-// g S is computed meanwhile. The order of all sums depends on key_dim alone.
+// Only k.S is in the chain of dependences, so a position waits once for log2(kLanes) exchanges. q.S and g S are computed meanwhile. The
+// order of all sums depends on key_dim alone.
 //
 // Heads of 64, 128 and 256 keys with whole tiles of 32 columns have kernels of their own, where S lies as lanes hold it: in order of head,
 // tile, column of a group, j, thread, and four keys. All other heads have S by head, column and key, and a warp for each column.
@@ -32,6 +32,7 @@ constexpr int32_t kStages = 3;
 constexpr int32_t kVectors = 4;          // of four keys, of a lane
 constexpr int32_t kRows = 4 * kVectors;  // keys of a lane
 constexpr int32_t kWarp = 32;
+constexpr int32_t kCopied = 4 * kWarp;  // numbers that one instruction of a warp copies
 
 template <int32_t lanes, int32_t columns, int32_t groups, bool is_whole>
 struct Shape {
@@ -111,12 +112,26 @@ __device__ __forceinline__ void request(const DeltaArgs& a, const Columns& c, co
     const int32_t count = tiles.count();
     const int64_t row = tiles.row();
     if constexpr (S::whole) {
-      constexpr int32_t kVectorsOfToken = S::kWidth / 4;
-#pragma unroll 2
-      for (int32_t i = lane; i < count * kVectorsOfToken; i += kWarp) {
-        const int32_t token = i / kVectorsOfToken, e = i % kVectorsOfToken * 4;
-        const int64_t before = e < S::kKeys ? c.q : e < 2 * S::kKeys ? c.k - S::kKeys : c.v - 2 * S::kKeys;
-        copy16_through(shared_address(stage.u[token] + e), a.u + (row + token) * a.u_stride + before + e);
+      // Positions beyond the segment become zeros, because with branches the loop of the preparing warp has 554 instructions
+      // instead of 363.
+      constexpr int32_t kOfToken = 2 * S::kKeys / kCopied, kOfValues = S::kTileColumns / 4;
+      const auto bytes = [&](int32_t token) { return token < count ? 16u : 0u; };
+      const float *from[kOfToken], *values = a.u + (row + lane / kOfValues) * a.u_stride + c.v + lane % kOfValues * 4;
+#pragma unroll
+      for (int32_t i = 0; i < kOfToken; ++i) {
+        const int32_t e = i * kCopied + lane * 4;
+        from[i] = a.u + row * a.u_stride + (e < S::kKeys ? c.q : c.k - S::kKeys) + e;
+      }
+#pragma unroll
+      for (int32_t token = 0; token < S::kTokens; ++token)
+#pragma unroll
+        for (int32_t i = 0; i < kOfToken; ++i, from[i - 1] += a.u_stride)
+          copy16_or_zero(shared_address(stage.u[token] + i * kCopied + lane * 4), from[i], bytes(token));
+#pragma unroll
+      for (int32_t i = 0; i < S::kTokens * kOfValues; i += kWarp, values += kWarp / kOfValues * a.u_stride) {
+        const int32_t token = (i + lane) / kOfValues;
+        if (token < S::kTokens)
+          copy16_or_zero(shared_address(stage.v(token) + lane % kOfValues * 4), values, bytes(token));
       }
     } else {
       for (int32_t i = lane; i < count * S::kWidth; i += kWarp) {
@@ -236,35 +251,41 @@ struct State {
     each(a, c, [&](auto& x, int64_t at) { *reinterpret_cast<std::remove_reference_t<decltype(x)>*>(state + at) = x; });
   }
 
+  // Returns a lane's part of the product with column n.
+  __device__ __forceinline__ float dot(const Keys& keys, int32_t n) const {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int32_t j = 0; j < kVectors; ++j) add_products(keys.of[j], s[n][j], sum);
+    return sum[0] + sum[1];
+  }
+
+  // Adds the parts of a group's lanes.
+  static __device__ __forceinline__ void reduce(float (&sums)[S::kColumns]) {
+#pragma unroll
+    for (int32_t d = S::kLanes / 2; d > 0; d /= 2)
+#pragma unroll
+      for (int32_t n = 0; n < S::kColumns; ++n) sums[n] += __shfl_xor_sync(0xffffffffu, sums[n], d);
+  }
+
   // Computes a position of key k and query q, and loads position `after` of the tile: q becomes its key and k its query, because a lane has
-  // registers for two vectors. Loads and the decay of S run while the sums are reduced. Returns the result of column `lane` of the group.
+  // registers for two vectors. q.S, loads and the decay of S run while k.S is reduced. Returns the result of column `lane` of the group.
   __device__ __forceinline__ float compute(const Position<S>& p, Keys& k, Keys& q, const Stage<S>& stage, int32_t after,
                                            Position<S>& next) {
     const int32_t lane = threadIdx.x % S::kLanes;
     const float decay = p.scalars.x, beta = p.scalars.y, qk = p.scalars.z;
     float remembered[S::kColumns], o[S::kColumns];
 #pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) {
-      float of_k[2] = {0, 0}, of_q[2] = {0, 0};
+    for (int32_t n = 0; n < S::kColumns; ++n) remembered[n] = dot(k, n);
+    reduce(remembered);
 #pragma unroll
-      for (int32_t j = 0; j < kVectors; ++j) {
-        add_products(k.of[j], s[n][j], of_k);
-        add_products(q.of[j], s[n][j], of_q);
-      }
-      remembered[n] = of_k[0] + of_k[1];
-      o[n] = of_q[0] + of_q[1];
+    for (int32_t n = 0; n < S::kColumns; ++n) {
+      o[n] = dot(q, n);
 #pragma unroll
       for (int32_t j = 0; j < kVectors; ++j) s[n][j] = product(s[n][j], decay);
     }
     q.template load<S>(stage.k(after), lane);
     next.load(stage, after);
-#pragma unroll
-    for (int32_t d = S::kLanes / 2; d > 0; d /= 2)
-#pragma unroll
-      for (int32_t n = 0; n < S::kColumns; ++n) {
-        remembered[n] += __shfl_xor_sync(0xffffffffu, remembered[n], d);
-        o[n] += __shfl_xor_sync(0xffffffffu, o[n], d);
-      }
+    reduce(o);
     float mine = 0;
 #pragma unroll
     for (int32_t n = 0; n < S::kColumns; ++n) {
