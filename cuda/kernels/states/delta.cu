@@ -1,5 +1,5 @@
 // delta: the gated delta rule, position by position. A block has some columns of S of one value head of one chain, from the chain's first
-// position to its last, in registers. One kernel computes decode rows and prompts, by the same operations for each position.
+// position to its last, in registers. Decode rows and prompts have the same operations for each position.
 //
 //   u in HBM or L2                                          S in HBM
 //      | cp.async, two tiles ahead                              | 16 bytes a lane, before the dependency wait
@@ -15,6 +15,9 @@
 //
 // Heads of 64, 128 and 256 keys with whole tiles of 32 columns have kernels of their own, where S lies as lanes hold it: in order of head,
 // tile, column of a group, j, thread, and four keys. All other heads have S by head, column and key, and a warp for each column.
+//
+// A launch with at most two rows a chain has a form that does not load the next position ahead. It takes a quarter fewer registers, so an
+// SM has four blocks whose loads of S overlap, and not three.
 //
 // One prompt of 32 heads of 128 x 128 has 128 blocks. A chain moves 8 bytes an element of S, however many positions it has. Test bound:
 // 2^-20 of the largest result of 40 positions.
@@ -43,7 +46,8 @@ struct Shape {
   static constexpr int32_t kComputing = kGroups * kLanes, kThreads = kComputing + kWarp;
   static constexpr int32_t kTokens = 1024 / kKeys;             // of a tile
   static constexpr int32_t kWidth = 2 * kKeys + kTileColumns;  // of a position in it
-  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3;   // that an SM must hold
+  // Blocks that an SM must hold, and in the form for at most two rows a chain.
+  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3, kShortBlocks = kThreads > 256 ? 2 : 4;
   static_assert(kLanes <= kWarp && kComputing % kWarp == 0 && kTokens * kLanes % kWarp == 0, "");
 };
 template <int32_t keys>
@@ -267,8 +271,10 @@ struct State {
       for (int32_t n = 0; n < S::kColumns; ++n) sums[n] += __shfl_xor_sync(0xffffffffu, sums[n], d);
   }
 
-  // Computes a position of key k and query q, and loads position `after` of the tile: q becomes its key and k its query, because a lane has
-  // registers for two vectors. q.S, loads and the decay of S run while k.S is reduced. Returns the result of column `lane` of the group.
+  // Computes a position of key k and query q. ahead: it loads position `after` of the tile: q becomes its key and k its query, because a
+  // lane has registers for two vectors. q.S, loads and the decay of S run while k.S is reduced. Returns the result of column `lane` of the
+  // group.
+  template <bool ahead>
   __device__ __forceinline__ float compute(const Position<S>& p, Keys& k, Keys& q, const Stage<S>& stage, int32_t after,
                                            Position<S>& next) {
     const int32_t lane = threadIdx.x % S::kLanes;
@@ -283,8 +289,10 @@ struct State {
 #pragma unroll
       for (int32_t j = 0; j < kVectors; ++j) s[n][j] = product(s[n][j], decay);
     }
-    q.template load<S>(stage.k(after), lane);
-    next.load(stage, after);
+    if constexpr (ahead) {
+      q.template load<S>(stage.k(after), lane);
+      next.load(stage, after);
+    }
     reduce(o);
     float mine = 0;
 #pragma unroll
@@ -295,7 +303,7 @@ struct State {
       const float result = fmaf(qk, d, decay * o[n]);
       mine = lane == n ? result : mine;
     }
-    k.template load<S>(stage.q(after), lane);
+    if constexpr (ahead) k.template load<S>(stage.q(after), lane);
     return mine;
   }
 };
@@ -326,7 +334,7 @@ __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Columns&
   } while (ready.any());
 }
 
-template <class S>
+template <class S, bool is_short>
 __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns& c, const StateChain& chain, const Stage<S>* stages) {
   // Lane n of a group writes its column n.
   const int32_t lane = threadIdx.x % S::kLanes, column = c.first + threadIdx.x / S::kLanes * S::kColumns + lane;
@@ -349,18 +357,26 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
     q.template load<S>(tile.q(0), lane);
     p.load(tile, 0);
     int32_t i = 0;
+    if constexpr (!is_short) {
 #pragma unroll 1
-    for (; i < last; i += 2) {
-      const float first = state.compute(p, k, q, tile, i + 1, next);
-      if (writes) *to = first;
-      to += a.out_stride;
-      const float second = state.compute(next, q, k, tile, i + 2, p);
-      if (writes) *to = second;
-      to += a.out_stride;
+      for (; i < last; i += 2) {
+        const float first = state.template compute<true>(p, k, q, tile, i + 1, next);
+        if (writes) *to = first;
+        to += a.out_stride;
+        const float second = state.template compute<true>(next, q, k, tile, i + 2, p);
+        if (writes) *to = second;
+        to += a.out_stride;
+      }
     }
-    if (i < count) {
-      const float o = state.compute(p, k, q, tile, i + 1, next);
+#pragma unroll 1
+    while (i < count) {
+      const float o = state.template compute<false>(p, k, q, tile, i, p);
       if (writes) *to = o;
+      to += a.out_stride;
+      if (++i == count) break;
+      k.template load<S>(tile.k(i), lane);
+      q.template load<S>(tile.q(i), lane);
+      p.load(tile, i);
     }
     if (tiles.ends_segment()) state.store(a, c, tiles.to());
     tiles.next();
@@ -370,8 +386,9 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
 }
 
 // Blocks (i, chain): the heads' tiles, and then the inputs of the convolution, which have no place in the recurrence.
-template <class S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks) delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t tiles) {
+template <class S, bool is_short>
+__global__ void __launch_bounds__(S::kThreads, is_short ? S::kShortBlocks : S::kBlocks)
+    delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t tiles) {
   const StateChain chain = a.inputs.rows.chains[blockIdx.y];
   const int32_t item = blockIdx.x, columns = a.heads * tiles;
   if (chain.segments <= 0) {
@@ -387,7 +404,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) delta_of_chains(const
   Stage<S>* const stages = reinterpret_cast<Stage<S>*>(dynamic_memory());
   const Columns c = columns_of<S>(a, item / tiles, item % tiles);
   if (threadIdx.x >= S::kComputing) prepare_tiles(a, c, chain, stages);
-  else compute_tiles(a, c, chain, stages);
+  else compute_tiles<S, is_short>(a, c, chain, stages);
 }
 
 template <class S>
@@ -397,7 +414,8 @@ cudaError_t start(const DeltaArgs& a, const Stream& on) {
   const int32_t tiles = (a.value_dim + S::kTileColumns - 1) / S::kTileColumns;
   const int32_t stores = ((a.inputs.width + 3) / 4 + S::kThreads - 1) / S::kThreads;
   const dim3 grid(static_cast<unsigned>(a.heads * tiles + stores), static_cast<unsigned>(a.inputs.rows.chain_count));
-  return launch(on, grid, dim3(S::kThreads), kShared, delta_of_chains<S>, a, tiles);
+  const bool is_short = a.inputs.rows.rows <= 2 * a.inputs.rows.chain_count;
+  return launch(on, grid, dim3(S::kThreads), kShared, is_short ? delta_of_chains<S, true> : delta_of_chains<S, false>, a, tiles);
 }
 
 }  // namespace
