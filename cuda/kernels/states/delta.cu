@@ -353,11 +353,21 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
     float* to = out + int64_t{tiles.row()} * a.out_stride;
     Keys k, q;
     Position<S> p, next;
-    k.template load<S>(tile.k(0), lane);
-    q.template load<S>(tile.q(0), lane);
-    p.load(tile, 0);
-    int32_t i = 0;
-    if constexpr (!is_short) {
+    if constexpr (is_short) {
+#pragma unroll 1
+      for (int32_t i = 0; i < count; ++i) {
+        k.template load<S>(tile.k(i), lane);
+        q.template load<S>(tile.q(i), lane);
+        p.load(tile, i);
+        const float o = state.template compute<false>(p, k, q, tile, i, next);
+        if (writes) *to = o;
+        to += a.out_stride;
+      }
+    } else {
+      k.template load<S>(tile.k(0), lane);
+      q.template load<S>(tile.q(0), lane);
+      p.load(tile, 0);
+      int32_t i = 0;
 #pragma unroll 1
       for (; i < last; i += 2) {
         const float first = state.template compute<true>(p, k, q, tile, i + 1, next);
@@ -367,16 +377,10 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
         if (writes) *to = second;
         to += a.out_stride;
       }
-    }
-#pragma unroll 1
-    while (i < count) {
-      const float o = state.template compute<false>(p, k, q, tile, i, p);
-      if (writes) *to = o;
-      to += a.out_stride;
-      if (++i == count) break;
-      k.template load<S>(tile.k(i), lane);
-      q.template load<S>(tile.q(i), lane);
-      p.load(tile, i);
+      if (i < count) {
+        const float o = state.template compute<true>(p, k, q, tile, i + 1, next);
+        if (writes) *to = o;
+      }
     }
     if (tiles.ends_segment()) state.store(a, c, tiles.to());
     tiles.next();
