@@ -279,26 +279,39 @@ void states(int32_t chains, int32_t tokens) {
   float* const scalars = device(noise(static_cast<size_t>(rows) * kHeads, 1));
   float* const weights = device(noise(size_t{kConv} * kWidth, 0.5f));
   float* const negative = device(std::vector<float>(kHeads, -0.1f));
-  float* const o = device<float>(static_cast<size_t>(rows) * kValues);
+  float* const gates = device<float>(static_cast<size_t>(rows) * kValues);
   uint16_t* const out = device<uint16_t>(static_cast<size_t>(rows) * kValues);
   const StateRows step{d_chains, d_segments, d_chain_of, d_chain_of, rows, chains};
   const auto layer = [&](int i) { return StateMemory{memory + i % planes * plane, kStride}; };
   const int launches = tokens > 1 ? 4 : kLaunches;
-  line("convolve", chains, tokens, time_of([&](int i, const Stream& on) {
-         return launch_convolve({step, layer(i), in, kWidth, weights, kConv, kWidth, false, kKeyHeads, kDim, 0.088f, u, nullptr, 0,
-                                 Act::kF16, 1}, on);
-       }, launches), 8.0 * rows * kWidth + 4.0 * chains * kStored, 0);
+  const auto convolve = [&](int i, const Stream& on) {
+    return launch_convolve({step, layer(i), in, kWidth, weights, kConv, kWidth, false, kKeyHeads, kDim, 0.088f, u, nullptr, 0, Act::kF16, 1},
+                           on);
+  };
+  // The results lie over the values, as in a step.
+  float* const o = u + 2 * kKeyHeads * kDim;
+  const auto delta = [&](int i, const Stream& on) {
+    return launch_delta({{step, layer(i), in, kWidth, kConv, kWidth, false}, u, kWidth, scalars, scalars, kHeads, negative, negative,
+                         kHeads, kKeyHeads, kDim, kDim, false, o, kWidth}, on);
+  };
+  const auto gate_norm = [&](int, const Stream& on) {
+    return launch_gate_norm({o, gates, kWidth, kValues, weights, 1e-5f, rows, kHeads, kDim, out, kValues, Act::kF16, 1}, on);
+  };
+  const double convolved = 8.0 * rows * kWidth + 4.0 * chains * kStored, carried = 8.0 * chains * kStride + 4.0 * rows * (kWidth + kValues);
+  const double normed = 10.0 * rows * kValues, operations = 7.0 * rows * kValues * kDim;
+  line("convolve", chains, tokens, time_of(convolve, launches), convolved, 0);
   // Not as dependents: in a step other kernels run between two deltas, and a delta reads S before it waits.
-  line("delta", chains, tokens, time_of([&](int i, const Stream& on) {
-         return launch_delta({{step, layer(i), in, kWidth, kConv, kWidth, false}, u, kWidth, scalars, scalars, kHeads, negative, negative,
-                              kHeads, kKeyHeads, kDim, kDim, false, o, kValues}, Stream{on.stream, false});
-       }, launches), 8.0 * chains * kStride + 4.0 * rows * (kWidth + kValues), 7.0 * rows * kValues * kDim);
-  line("gate norm", chains, tokens, time_of([&](int, const Stream& on) {
-         return launch_gate_norm({o, u, kValues, kWidth, weights, 1e-5f, rows, kHeads, kDim, out, kValues, Act::kF16, 1}, on);
-       }, launches), 10.0 * rows * kValues, 0);
+  line("delta", chains, tokens, time_of([&](int i, const Stream& on) { return delta(i, Stream{on.stream, false}); }, launches), carried,
+       operations);
+  line("gate norm", chains, tokens, time_of(gate_norm, launches), normed, 0);
+  line("all three, as in a step", chains, tokens, time_of([&](int i, const Stream& on) {
+         cudaError_t error = convolve(i, on);
+         if (error == cudaSuccess) error = delta(i, on);
+         return error == cudaSuccess ? gate_norm(i, on) : error;
+       }, launches), convolved + carried + normed, operations);
   for (void* p : {static_cast<void*>(d_chains), static_cast<void*>(d_segments), static_cast<void*>(d_chain_of), static_cast<void*>(memory),
                   static_cast<void*>(in), static_cast<void*>(u), static_cast<void*>(scalars), static_cast<void*>(weights),
-                  static_cast<void*>(negative), static_cast<void*>(o), static_cast<void*>(out)}) cudaFree(p);
+                  static_cast<void*>(negative), static_cast<void*>(gates), static_cast<void*>(out)}) cudaFree(p);
 }
 
 // row: of logits; null: a few far above the rest.

@@ -74,11 +74,11 @@ void Rank::gated_delta(const StepShape& shape, int32_t index, const Stream& on) 
   const Layer& l = shard_.layer(index);
   const mr_mixer_desc& m = desc_.mixer(index);
   const StateSpace& space = space_.states;
-  const BranchNorm source = mixer_norm(index);
-  const GemmTarget in[3] = {{l.mix_in, nullptr, space_.qkv, sizes_.qkv_stride},
+  const GemmTarget in[4] = {{l.mix_in, nullptr, space_.qkv, sizes_.qkv_stride},
+                            {l.mix_gate, nullptr, space.gates, sizes_.mix_gate_stride},
                             {l.delta_alpha, nullptr, space.alpha, sizes_.scalar_stride},
                             {l.delta_beta, nullptr, space.beta, sizes_.scalar_stride}};
-  for (const Span& span : spans(shape)) normed_gemm(span, source, Epilogue::kStoreF32, 3, in, on);
+  for (const Span& span : spans(shape)) normed_gemm(span, mixer_norm(index), Epilogue::kStoreF32, 4, in, on);
 
   ConvolveArgs convolve = convolve_args(shape, index);
   convolve.key_heads = m.kv_heads;
@@ -101,27 +101,17 @@ void Rank::gated_delta(const StepShape& shape, int32_t index, const Stream& on) 
   delta.key_dim = m.key_dim;
   delta.value_dim = m.value_dim;
   delta.tiled_heads = (m.flags & MR_MIX_TILED_HEADS) != 0;
-  delta.out = space.delta;
-  delta.out_stride = sizes_.delta_stride;
+  delta.out = space.convolved + 2 * key_width(m);  // over the values
+  delta.out_stride = delta.u_stride;
   CUDA_CHECK(launch_delta(delta, on));
-
-  // The gates come last, because they take the memory of what the recurrence has read.
-  const GemmTarget gate{l.mix_gate, nullptr, space.convolved, sizes_.convolved_stride};
-  for (const Span& span : spans(shape)) {
-    if (span.count == 0) continue;
-    const GemmArgs args = gemm_args(span, source.type, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 1, &gate);
-    BranchNorm normed = source;  // the first GEMM has left it in space().norm, unless its own blocks normed the row
-    normed.applied = source.applied || source.weight == nullptr || !gemm_fuses_norm(args);
-    normed_gemm(args, span, normed, on);
-  }
 
   const InputType type = mixed_type(index);
   const ActRows& out = space_.attention[static_cast<size_t>(index)];
   GateNormArgs norm{};
-  norm.o = space.delta;
-  norm.gate = space.convolved;
-  norm.o_stride = sizes_.delta_stride;
-  norm.gate_stride = sizes_.convolved_stride;
+  norm.o = delta.out;
+  norm.gate = space.gates;
+  norm.o_stride = delta.out_stride;
+  norm.gate_stride = sizes_.mix_gate_stride;
   norm.norm = l.delta_norm;
   norm.eps = desc_.norm_eps;
   norm.rows = shape.rows;

@@ -103,7 +103,7 @@ StateSpace lay_out_states(const Description& d, const Sizes& s, Pieces& pieces) 
   if (s.convolved_stride != 0) {
     const int64_t t = s.tokens;
     space.convolved = pieces.take<float>(t * s.convolved_stride);
-    space.delta = pieces.take<float>(t * s.delta_stride);
+    space.gates = pieces.take<float>(t * s.mix_gate_stride);
     space.alpha = pieces.take<float>(t * s.scalar_stride);
     space.beta = pieces.take<float>(t * s.scalar_stride);
   }
@@ -122,7 +122,7 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
   lay_out_cache(part, c);
   lay_out_state(part);
   hidden_stride = row_stride(d.hidden);
-  q_stride = qkv_stride = gate_stride = convolved_stride = delta_stride = scalar_stride = 0;
+  q_stride = qkv_stride = gate_stride = convolved_stride = mix_gate_stride = scalar_stride = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     const mr_mixer_desc& m = part.mixer(i);
     if (attends(m)) {
@@ -133,7 +133,7 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
     }
     if (m.kind == MR_MIX_DELTA) {
       convolved_stride = std::max(convolved_stride, row_stride(conv_width(m, d.hidden)));
-      delta_stride = std::max(delta_stride, row_stride(attended_width(m)));
+      mix_gate_stride = std::max(mix_gate_stride, row_stride(attended_width(m)));
       scalar_stride = std::max(scalar_stride, row_stride(m.heads));
     }
     const int32_t width = d.mlp(i).kind == MR_MLP_EXPERTS ? d.experts(i).shared_width : d.mlp(i).width;

@@ -47,7 +47,7 @@ struct Sizes {
   // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads. The widest
   // layer's, where layers differ.
   int64_t hidden_stride, q_stride, qkv_stride, gate_stride, inputs_stride, vocab_stride;  // elements
-  int64_t convolved_stride, delta_stride, scalar_stride;  // of gated delta nets; 0 without them
+  int64_t convolved_stride, mix_gate_stride, scalar_stride;  // of gated delta nets; 0 without them
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
   int32_t decode_parts;   // such pieces in one step, at most
@@ -108,8 +108,8 @@ struct ExpertSpace {
 
 // Where layers that carry a state compute, besides qkv, which has the products of MIX_IN; null without gated delta nets. f32.
 struct StateSpace {
-  float* convolved;          // (T, convolved_stride): queries, keys, values; after the recurrence the gates
-  float* delta;              // (T, delta_stride): outputs of the recurrence
+  float* convolved;          // (T, convolved_stride): queries, keys, values, over which the recurrence writes its results
+  float* gates;              // (T, mix_gate_stride): products of MIX_GATE
   float *alpha, *beta;       // (T, scalar_stride) each
   std::vector<float*> taps;  // by layer: (conv, width), the columns of a tap one after another; null of attention
 };

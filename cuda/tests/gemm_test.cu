@@ -348,17 +348,17 @@ TEST_P(Gemm, KeepsANaNToItsOwnToken) {
   }
 }
 
-// Q, K and V of several types and three sizes.
-void expect_to_share_one_input(const int32_t (&types)[3]) {
+// As many weights as a GEMM may have, of several types and sizes.
+void expect_to_share_one_input(const int32_t (&types)[kGemmTargets]) {
   const int64_t cols = 512;
-  const int64_t rows[3] = {130, 34, 50};
+  const int64_t rows[kGemmTargets] = {130, 34, 50, 2}, all = 216;
   std::mt19937 random(10);
   for (const GemmClass kind : {GemmClass::kDecode, GemmClass::kPrefill}) {
     for (const int32_t tokens : {1, 24, 80}) {
       const Inputs in = random_inputs(Act::kF16, tokens, cols, cols, random);
-      Guarded x(in.bits), out(static_cast<size_t>(214 * tokens) * 4);
+      Guarded x(in.bits), out(static_cast<size_t>(all * tokens) * 4);
       GemmArgs a;
-      a.count = 3;
+      a.count = kGemmTargets;
       a.kind = kind;
       a.x = x.data();
       a.x_stride = cols;
@@ -366,21 +366,21 @@ void expect_to_share_one_input(const int32_t (&types)[3]) {
       std::vector<std::unique_ptr<Packed>> packed;
       std::vector<std::vector<Expected>> want;
       int64_t at = 0;
-      for (int i = 0; i < 3; ++i) {
+      for (int i = 0; i < kGemmTargets; ++i) {
         const std::vector<uint8_t> file = ordinary_file(types[i], rows[i], cols, random);
         packed.push_back(std::make_unique<Packed>(types[i], rows[i], cols, file));
         want.push_back(expected_sums(types[i], file, rows[i], cols, in, tokens));
-        a.targets[i] = {packed.back()->weight, nullptr, out.as<float>() + at, 214};
+        a.targets[i] = {packed.back()->weight, nullptr, out.as<float>() + at, all};
         at += rows[i];
       }
       ASSERT_EQ(launch_gemm(a, Stream{}), cudaSuccess);
       const std::vector<float> got = out.read<float>();
       at = 0;
-      for (int i = 0; i < 3; ++i) {
+      for (int i = 0; i < kGemmTargets; ++i) {
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t r = 0; r < rows[i]; ++r) {
             const Expected& e = want[static_cast<size_t>(i)][static_cast<size_t>(r * tokens + t)];
-            ASSERT_TRUE(close(got[static_cast<size_t>(t * 214 + at + r)], e.value,
+            ASSERT_TRUE(close(got[static_cast<size_t>(t * all + at + r)], e.value,
                               bound(types[i], Act::kF16, cols, kind == GemmClass::kPrefill) * e.magnitude));
           }
         }
@@ -392,14 +392,15 @@ void expect_to_share_one_input(const int32_t (&types)[3]) {
 
 TEST(GemmTargets, ShareOneInput) {
   ASSERT_EQ(prepare_gemms(), cudaSuccess);
-  expect_to_share_one_input({kQ4_K, kQ4_K, kQ6_K});
+  expect_to_share_one_input({kQ4_K, kQ4_K, kQ6_K, kQ6_K});
+  expect_to_share_one_input({kQ4_K, kQ4_K, kQ4_K, kQ4_K});
 }
 
 // Types with the layout of codes share one launch, in which each group has the values of its own type.
 TEST(GemmTargets, OfCodesShareOneLaunch) {
   ASSERT_EQ(prepare_gemms(), cudaSuccess);
-  expect_to_share_one_input({kIQ3_S, kQ3_K, kIQ2_XXS});
-  expect_to_share_one_input({kIQ4_XS, kIQ2_S, kQ2_K});
+  expect_to_share_one_input({kIQ3_S, kQ3_K, kIQ2_XXS, kIQ4_XS});
+  expect_to_share_one_input({kIQ4_XS, kIQ2_S, kQ2_K, kIQ3_S});
 }
 
 TEST(GemmRefusals, NameWhatIsWrongBeforeAnythingRuns) {

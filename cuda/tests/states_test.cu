@@ -91,7 +91,8 @@ class Steps {
       : l_(layer), pad_(pad), act_(act), out_scale_(out_scale), states_(static_cast<size_t>(states * layer.stride())),
         taps_(layer.taps), a_(layer.a), dt_(layer.dt) {}
 
-  // The segments of all pieces come in turns. Padding rows and chains are the last ones.
+  // The segments of all pieces come in turns. Padding rows and chains are the last ones. Without padding the recurrence writes its results
+  // over the values.
   std::vector<Computed> run(const std::vector<Piece>& pieces, int32_t padding = 0) {
     std::vector<StateChain> chains;
     std::vector<StateSegment> segments;
@@ -119,7 +120,9 @@ class Steps {
       chains.push_back({0, 0});
     }
     const int32_t rows = static_cast<int32_t>(chain_of.size()), width = l_.width(), values = l_.values();
-    const int32_t in_stride = l_.in_width() + pad_, scalar_stride = l_.heads + 1, out_stride = values + 1, gated_stride = width + pad_;
+    const int32_t in_stride = l_.in_width() + pad_, scalar_stride = l_.heads + 1, gated_stride = width + pad_;
+    const bool over_values = padding == 0;
+    const int32_t first_value = over_values ? 2 * l_.key_heads * l_.key_dim : 0, out_stride = over_values ? width : values + 1;
 
     const auto elements = [rows](int32_t stride) { return static_cast<size_t>(rows) * static_cast<size_t>(stride); };
     const auto rows_of = [&](int32_t stride, int32_t columns, auto member) {
@@ -156,6 +159,7 @@ class Steps {
     convolve.out_scale = out_scale_;
     const StoreInputsArgs inputs{step, memory, in, in_stride, l_.conv, width, l_.gates};
     MUST(launch_convolve(convolve, Stream{}));
+    std::vector<float> all_u, all_o;
     if (l_.gates) {
       MUST(launch_store_inputs(inputs, Stream{}));
     } else {
@@ -175,18 +179,18 @@ class Steps {
       delta.key_dim = l_.key_dim;
       delta.value_dim = l_.value_dim;
       delta.tiled_heads = l_.tiled;
-      delta.out = o;
+      delta.out = (over_values ? u.data() : o.data()) + first_value;
       delta.out_stride = out_stride;
+      all_u = u.read();
       MUST(launch_delta(delta, Stream{}));
-      synchronize();
+      all_o = (over_values ? u : o).read();
     }
-    const std::vector<float> all_u = u.read(), all_o = o.read();
     const std::vector<uint16_t> all_gated = gated.read();
     std::vector<Computed> computed(pieces.size());
     each_row(pieces, chains, segments, [&](const Piece& p, int64_t, int64_t row) {
       Computed& to = computed[static_cast<size_t>(&p - pieces.data())];
       if (l_.gates) append(to.gated, all_gated, row * gated_stride, width);
-      else append(to.u, all_u, row * width, width), append(to.o, all_o, row * out_stride, values);
+      else append(to.u, all_u, row * width, width), append(to.o, all_o, row * out_stride + first_value, values);
     });
     for (int64_t row = rows - padding; row < rows; ++row)
       for (int32_t i = 0; i < width; ++i) {

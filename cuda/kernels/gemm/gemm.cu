@@ -200,7 +200,7 @@ bool by_prefill(const GemmArgs& args, int32_t type) {
 }
 
 bool valid(const GemmArgs& args) {
-  if (args.count < 1 || args.count > 3 || args.tokens < 0 || args.x_stride % 8 != 0) return false;
+  if (args.count < 1 || args.count > kGemmTargets || args.tokens < 0 || args.x_stride % 8 != 0) return false;
   if ((reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.input_sums)) % 16 != 0) return false;
   for (int32_t i = 0; i < args.count; ++i) {
     const PackedWeight& w = args.targets[i].weight;
@@ -225,8 +225,8 @@ bool gemm_fuses_norm(const GemmArgs& args) {
 
 bool gemm_fuses_heads(const GemmArgs& args) {
   if (args.count != 3 || args.kind != GemmClass::kDecode || args.tokens < 1 || args.tokens > 8) return false;
-  for (const GemmTarget& target : args.targets)
-    if (args.tokens > few(target.weight.type)) return false;
+  for (int32_t i = 0; i < args.count; ++i)
+    if (args.tokens > few(args.targets[i].weight.type)) return false;
   const GemmHeads& heads = args.heads;
   const KvLayout& layout = heads.layout;
   const int32_t dim = layout.head_dim;

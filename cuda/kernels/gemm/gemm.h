@@ -66,6 +66,7 @@ enum class Epilogue : int32_t {
   kHeads = 4      // y + bias of 0 (queries), 1 (keys) and 2 (values), rotated and written as launch_finish_qkv does, see GemmHeads
 };
 
+constexpr int32_t kGemmTargets = 4;       // weights of one GEMM, at most
 constexpr int32_t kGemmSemaphores = 512;  // length of GemmArgs::semaphores
 
 // GemmTarget is one weight and where its result is written.
@@ -96,11 +97,11 @@ struct GemmHeads {
   KvLayout layout{};
 };
 
-// GemmArgs holds up to three weights over the same x: Q, K and V, or gate and up. Weights of one launch may differ in
-// type, except for a kSwiGLU pair, which must have one type and shape (swiglu_supported).
+// GemmArgs holds up to kGemmTargets weights over the same x: Q, K and V, or gate and up. Weights of one launch may differ
+// in type, except for a kSwiGLU pair, which must have one type and shape (swiglu_supported).
 struct GemmArgs {
-  GemmTarget targets[3];
-  int32_t count = 0;  // targets in use, 1..3
+  GemmTarget targets[kGemmTargets];
+  int32_t count = 0;  // targets in use, 1..kGemmTargets
   Epilogue epilogue = Epilogue::kStoreF32;
   GemmClass kind = GemmClass::kDecode;
   const void* x = nullptr;  // (tokens, cols) of type act, 16-byte aligned; must not overlap an out

@@ -23,7 +23,7 @@ struct KernelTarget {
 };
 
 struct GemvParams {
-  KernelTarget targets[3];
+  KernelTarget targets[kGemmTargets];
   const void* x;
   int64_t x_stride;
   int32_t count;        // targets in use

@@ -32,7 +32,7 @@ struct M128Layout {
 #if MR_HOPPER
 struct M128Maps {
   CUtensorMap tokens;      // boxes of one unit's columns and a tile's tokens
-  CUtensorMap weights[3];  // of each target: boxes of one unit of four panels, in eight bytes
+  CUtensorMap weights[kGemmTargets];  // of each target: boxes of one unit of four panels, in eight bytes
 };
 #endif
 

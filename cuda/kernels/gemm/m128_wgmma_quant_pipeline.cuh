@@ -58,7 +58,7 @@ struct M128QuantLayout {
 struct M128QuantMaps {
   CUtensorMap tokens;                      // boxes of one unit's columns and a tile's tokens
   CUtensorMap input_sums;                       // boxes of one group's sums and a tile's tokens, if blocks fold
-  CUtensorMap weights[3][kPrefillPlanes];  // of each target: boxes of a plane of four panels
+  CUtensorMap weights[kGemmTargets][kPrefillPlanes];  // of each target: boxes of a plane of four panels
 };
 #endif
 

@@ -10,7 +10,7 @@ namespace mr::cuda {
 // WgmmaParams are the kernel parameters of every wgmma GEMM. Only prefill kernels have clusters of several tiles:
 // row_blocks tiles of rows by token_blocks tiles of tokens, one for each block.
 struct WgmmaParams {
-  KernelTarget targets[3];  // panels of a tile are of one target, or half of them of each of a pair
+  KernelTarget targets[kGemmTargets];  // panels of a tile are of one target, or half of them of each of a pair
   int32_t count, pair;
   int32_t tokens, units, groups;
   int64_t panel_bytes;

@@ -85,8 +85,8 @@ struct PrefillLayout {
 #if MR_HOPPER
 struct PrefillMaps {
   CUtensorMap tokens;  // boxes of one unit's columns and a block's share of a tile's tokens
-  CUtensorMap out[3];  // of each target, if boxed_out: 128 bytes of rows (or half a tile's) and some tokens
-  CUtensorMap weights[3][kPrefillPlanes];  // of each target: boxes of a plane of half a tile's panels
+  CUtensorMap out[kGemmTargets];  // of each target, if boxed_out: 128 bytes of rows (or half a tile's) and some tokens
+  CUtensorMap weights[kGemmTargets][kPrefillPlanes];  // of each target: boxes of a plane of half a tile's panels
 };
 #endif
 

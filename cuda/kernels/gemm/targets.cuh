@@ -1,4 +1,4 @@
-// targets: finds the weight of a row tile; a GEMM has up to three weights, whose tiles are numbered one after another.
+// targets: finds the weight of a row tile; a GEMM has up to kGemmTargets weights, whose tiles are numbered one after another.
 #pragma once
 
 #include "kernels/gemm/gemv.h"
@@ -8,7 +8,10 @@ namespace mr::cuda {
 // Returns the index of a tile's target. Params must have `targets` and their number `count`.
 template <class Params>
 __device__ __forceinline__ int32_t target_index(const Params& p, int32_t tile) {
-  return (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
+  int32_t index = 0;
+#pragma unroll
+  for (int32_t i = 1; i < kGemmTargets; ++i) index += i < p.count && tile >= p.targets[i].first_tile;
+  return index;
 }
 
 // Returns a tile's target, and the tile's index within it.

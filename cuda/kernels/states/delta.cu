@@ -1,5 +1,5 @@
 // delta: the gated delta rule, position by position. A block has some columns of S of one value head of one chain, from the chain's first
-// position to its last, in registers. One kernel computes decode rows and prompts, by the same operations for each position.
+// position to its last, in registers. Decode rows and prompts have the same operations for each position.
 //
 //   u in HBM or L2                                          S in HBM
 //      | cp.async, two tiles ahead                              | 16 bytes a lane, before the dependency wait
@@ -10,11 +10,14 @@
 // and b the beta,
 //   k.S and q.S   of the lane's even and odd keys apart, then both, then lanes at distance kLanes / 2, ..., 1
 //   d = (v - g k.S) b,   o = g q.S + (q.k) d,   S = g S + k d
-// Both sums are reduced together and q.k is not part of the chain of dependences, so a position waits once for log2(kLanes) exchanges.
-// g S is computed meanwhile. The order of all sums depends on key_dim alone.
+// Only k.S is in the chain of dependences, so a position waits once for log2(kLanes) exchanges. q.S and g S are computed meanwhile. The
+// order of all sums depends on key_dim alone.
 //
 // Heads of 64, 128 and 256 keys with whole tiles of 32 columns have kernels of their own, where S lies as lanes hold it: in order of head,
 // tile, column of a group, j, thread, and four keys. All other heads have S by head, column and key, and a warp for each column.
+//
+// A launch with at most two rows a chain has a form that does not load the next position ahead. It takes a quarter fewer registers, so an
+// SM has four blocks whose loads of S overlap, and not three.
 //
 // One prompt of 32 heads of 128 x 128 has 128 blocks. A chain moves 8 bytes an element of S, however many positions it has. Test bound:
 // 2^-20 of the largest result of 40 positions.
@@ -32,6 +35,7 @@ constexpr int32_t kStages = 3;
 constexpr int32_t kVectors = 4;          // of four keys, of a lane
 constexpr int32_t kRows = 4 * kVectors;  // keys of a lane
 constexpr int32_t kWarp = 32;
+constexpr int32_t kCopied = 4 * kWarp;  // numbers that one instruction of a warp copies
 
 template <int32_t lanes, int32_t columns, int32_t groups, bool is_whole>
 struct Shape {
@@ -42,7 +46,8 @@ struct Shape {
   static constexpr int32_t kComputing = kGroups * kLanes, kThreads = kComputing + kWarp;
   static constexpr int32_t kTokens = 1024 / kKeys;             // of a tile
   static constexpr int32_t kWidth = 2 * kKeys + kTileColumns;  // of a position in it
-  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3;   // that an SM must hold
+  // Blocks that an SM must hold, and in the form for at most two rows a chain.
+  static constexpr int32_t kBlocks = kThreads > 256 ? 1 : 3, kShortBlocks = kThreads > 256 ? 2 : 4;
   static_assert(kLanes <= kWarp && kComputing % kWarp == 0 && kTokens * kLanes % kWarp == 0, "");
 };
 template <int32_t keys>
@@ -111,12 +116,26 @@ __device__ __forceinline__ void request(const DeltaArgs& a, const Columns& c, co
     const int32_t count = tiles.count();
     const int64_t row = tiles.row();
     if constexpr (S::whole) {
-      constexpr int32_t kVectorsOfToken = S::kWidth / 4;
-#pragma unroll 2
-      for (int32_t i = lane; i < count * kVectorsOfToken; i += kWarp) {
-        const int32_t token = i / kVectorsOfToken, e = i % kVectorsOfToken * 4;
-        const int64_t before = e < S::kKeys ? c.q : e < 2 * S::kKeys ? c.k - S::kKeys : c.v - 2 * S::kKeys;
-        copy16_through(shared_address(stage.u[token] + e), a.u + (row + token) * a.u_stride + before + e);
+      // Positions beyond the segment become zeros, because with branches the loop of the preparing warp has 554 instructions
+      // instead of 363.
+      constexpr int32_t kOfToken = 2 * S::kKeys / kCopied, kOfValues = S::kTileColumns / 4;
+      const auto bytes = [&](int32_t token) { return token < count ? 16u : 0u; };
+      const float *from[kOfToken], *values = a.u + (row + lane / kOfValues) * a.u_stride + c.v + lane % kOfValues * 4;
+#pragma unroll
+      for (int32_t i = 0; i < kOfToken; ++i) {
+        const int32_t e = i * kCopied + lane * 4;
+        from[i] = a.u + row * a.u_stride + (e < S::kKeys ? c.q : c.k - S::kKeys) + e;
+      }
+#pragma unroll
+      for (int32_t token = 0; token < S::kTokens; ++token)
+#pragma unroll
+        for (int32_t i = 0; i < kOfToken; ++i, from[i - 1] += a.u_stride)
+          copy16_or_zero(shared_address(stage.u[token] + i * kCopied + lane * 4), from[i], bytes(token));
+#pragma unroll
+      for (int32_t i = 0; i < S::kTokens * kOfValues; i += kWarp, values += kWarp / kOfValues * a.u_stride) {
+        const int32_t token = (i + lane) / kOfValues;
+        if (token < S::kTokens)
+          copy16_or_zero(shared_address(stage.v(token) + lane % kOfValues * 4), values, bytes(token));
       }
     } else {
       for (int32_t i = lane; i < count * S::kWidth; i += kWarp) {
@@ -236,35 +255,45 @@ struct State {
     each(a, c, [&](auto& x, int64_t at) { *reinterpret_cast<std::remove_reference_t<decltype(x)>*>(state + at) = x; });
   }
 
-  // Computes a position of key k and query q, and loads position `after` of the tile: q becomes its key and k its query, because a lane has
-  // registers for two vectors. Loads and the decay of S run while the sums are reduced. Returns the result of column `lane` of the group.
+  // Returns a lane's part of the product with column n.
+  __device__ __forceinline__ float dot(const Keys& keys, int32_t n) const {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int32_t j = 0; j < kVectors; ++j) add_products(keys.of[j], s[n][j], sum);
+    return sum[0] + sum[1];
+  }
+
+  // Adds the parts of a group's lanes.
+  static __device__ __forceinline__ void reduce(float (&sums)[S::kColumns]) {
+#pragma unroll
+    for (int32_t d = S::kLanes / 2; d > 0; d /= 2)
+#pragma unroll
+      for (int32_t n = 0; n < S::kColumns; ++n) sums[n] += __shfl_xor_sync(0xffffffffu, sums[n], d);
+  }
+
+  // Computes a position of key k and query q. ahead: it loads position `after` of the tile: q becomes its key and k its query, because a
+  // lane has registers for two vectors. q.S, loads and the decay of S run while k.S is reduced. Returns the result of column `lane` of the
+  // group.
+  template <bool ahead>
   __device__ __forceinline__ float compute(const Position<S>& p, Keys& k, Keys& q, const Stage<S>& stage, int32_t after,
                                            Position<S>& next) {
     const int32_t lane = threadIdx.x % S::kLanes;
     const float decay = p.scalars.x, beta = p.scalars.y, qk = p.scalars.z;
     float remembered[S::kColumns], o[S::kColumns];
 #pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) {
-      float of_k[2] = {0, 0}, of_q[2] = {0, 0};
+    for (int32_t n = 0; n < S::kColumns; ++n) remembered[n] = dot(k, n);
+    reduce(remembered);
 #pragma unroll
-      for (int32_t j = 0; j < kVectors; ++j) {
-        add_products(k.of[j], s[n][j], of_k);
-        add_products(q.of[j], s[n][j], of_q);
-      }
-      remembered[n] = of_k[0] + of_k[1];
-      o[n] = of_q[0] + of_q[1];
+    for (int32_t n = 0; n < S::kColumns; ++n) {
+      o[n] = dot(q, n);
 #pragma unroll
       for (int32_t j = 0; j < kVectors; ++j) s[n][j] = product(s[n][j], decay);
     }
-    q.template load<S>(stage.k(after), lane);
-    next.load(stage, after);
-#pragma unroll
-    for (int32_t d = S::kLanes / 2; d > 0; d /= 2)
-#pragma unroll
-      for (int32_t n = 0; n < S::kColumns; ++n) {
-        remembered[n] += __shfl_xor_sync(0xffffffffu, remembered[n], d);
-        o[n] += __shfl_xor_sync(0xffffffffu, o[n], d);
-      }
+    if constexpr (ahead) {
+      q.template load<S>(stage.k(after), lane);
+      next.load(stage, after);
+    }
+    reduce(o);
     float mine = 0;
 #pragma unroll
     for (int32_t n = 0; n < S::kColumns; ++n) {
@@ -274,7 +303,7 @@ struct State {
       const float result = fmaf(qk, d, decay * o[n]);
       mine = lane == n ? result : mine;
     }
-    k.template load<S>(stage.q(after), lane);
+    if constexpr (ahead) k.template load<S>(stage.q(after), lane);
     return mine;
   }
 };
@@ -305,7 +334,7 @@ __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Columns&
   } while (ready.any());
 }
 
-template <class S>
+template <class S, bool is_short>
 __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns& c, const StateChain& chain, const Stage<S>* stages) {
   // Lane n of a group writes its column n.
   const int32_t lane = threadIdx.x % S::kLanes, column = c.first + threadIdx.x / S::kLanes * S::kColumns + lane;
@@ -324,22 +353,34 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
     float* to = out + int64_t{tiles.row()} * a.out_stride;
     Keys k, q;
     Position<S> p, next;
-    k.template load<S>(tile.k(0), lane);
-    q.template load<S>(tile.q(0), lane);
-    p.load(tile, 0);
-    int32_t i = 0;
+    if constexpr (is_short) {
 #pragma unroll 1
-    for (; i < last; i += 2) {
-      const float first = state.compute(p, k, q, tile, i + 1, next);
-      if (writes) *to = first;
-      to += a.out_stride;
-      const float second = state.compute(next, q, k, tile, i + 2, p);
-      if (writes) *to = second;
-      to += a.out_stride;
-    }
-    if (i < count) {
-      const float o = state.compute(p, k, q, tile, i + 1, next);
-      if (writes) *to = o;
+      for (int32_t i = 0; i < count; ++i) {
+        k.template load<S>(tile.k(i), lane);
+        q.template load<S>(tile.q(i), lane);
+        p.load(tile, i);
+        const float o = state.template compute<false>(p, k, q, tile, i, next);
+        if (writes) *to = o;
+        to += a.out_stride;
+      }
+    } else {
+      k.template load<S>(tile.k(0), lane);
+      q.template load<S>(tile.q(0), lane);
+      p.load(tile, 0);
+      int32_t i = 0;
+#pragma unroll 1
+      for (; i < last; i += 2) {
+        const float first = state.template compute<true>(p, k, q, tile, i + 1, next);
+        if (writes) *to = first;
+        to += a.out_stride;
+        const float second = state.template compute<true>(next, q, k, tile, i + 2, p);
+        if (writes) *to = second;
+        to += a.out_stride;
+      }
+      if (i < count) {
+        const float o = state.template compute<true>(p, k, q, tile, i + 1, next);
+        if (writes) *to = o;
+      }
     }
     if (tiles.ends_segment()) state.store(a, c, tiles.to());
     tiles.next();
@@ -349,8 +390,9 @@ __device__ __forceinline__ void compute_tiles(const DeltaArgs& a, const Columns&
 }
 
 // Blocks (i, chain): the heads' tiles, and then the inputs of the convolution, which have no place in the recurrence.
-template <class S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks) delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t tiles) {
+template <class S, bool is_short>
+__global__ void __launch_bounds__(S::kThreads, is_short ? S::kShortBlocks : S::kBlocks)
+    delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t tiles) {
   const StateChain chain = a.inputs.rows.chains[blockIdx.y];
   const int32_t item = blockIdx.x, columns = a.heads * tiles;
   if (chain.segments <= 0) {
@@ -366,7 +408,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) delta_of_chains(const
   Stage<S>* const stages = reinterpret_cast<Stage<S>*>(dynamic_memory());
   const Columns c = columns_of<S>(a, item / tiles, item % tiles);
   if (threadIdx.x >= S::kComputing) prepare_tiles(a, c, chain, stages);
-  else compute_tiles(a, c, chain, stages);
+  else compute_tiles<S, is_short>(a, c, chain, stages);
 }
 
 template <class S>
@@ -376,7 +418,8 @@ cudaError_t start(const DeltaArgs& a, const Stream& on) {
   const int32_t tiles = (a.value_dim + S::kTileColumns - 1) / S::kTileColumns;
   const int32_t stores = ((a.inputs.width + 3) / 4 + S::kThreads - 1) / S::kThreads;
   const dim3 grid(static_cast<unsigned>(a.heads * tiles + stores), static_cast<unsigned>(a.inputs.rows.chain_count));
-  return launch(on, grid, dim3(S::kThreads), kShared, delta_of_chains<S>, a, tiles);
+  const bool is_short = a.inputs.rows.rows <= 2 * a.inputs.rows.chain_count;
+  return launch(on, grid, dim3(S::kThreads), kShared, is_short ? delta_of_chains<S, true> : delta_of_chains<S, false>, a, tiles);
 }
 
 }  // namespace

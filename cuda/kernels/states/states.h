@@ -93,7 +93,7 @@ struct DeltaArgs {
   const float *a, *dt;          // (heads)
   int32_t heads, key_heads, key_dim, value_dim;
   bool tiled_heads;             // value head j has key head j % key_heads, else j / (heads / key_heads)
-  float* out;                   // (rows, out_stride): o of all value heads
+  float* out;                   // (rows, out_stride): o of all value heads; may be the values in u
   int64_t out_stride;
 };
 cudaError_t launch_delta(const DeltaArgs& args, const Stream& on);
