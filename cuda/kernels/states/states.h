@@ -16,6 +16,8 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kMostDeltaKeys = 512;  // of a head of a gated delta net
+
 // A run of rows of one slot. A state is named by its index in StateMemory.
 struct StateSegment {
   int32_t first_row, count;  // rows first_row .. first_row + count - 1 are consecutive positions
