@@ -183,8 +183,9 @@ StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_j
   shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
   pack_prefill(shape, host);
   pack_sets(plan, shape, host, device);
-  pack_copies(plan, shape, blocks, host);
-  pack_state_copies(plan, shape, blocks, host);
+  // States share no memory with blocks, so that their copies follow those of all blocks.
+  pack_copies(plan, shape, Blocks::copies, groups_, &shape.copy, blocks, host);
+  pack_copies(plan, shape, Blocks::copies_state, state_groups_, &shape.state_copy, blocks, host);
   pack_hidden(plan, shape, host);
   return shape;
 }
@@ -317,29 +318,18 @@ void StepInput::pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host,
   shape.bytes = align(record);
 }
 
-void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
-  groups_.clear();
-  shape.copy = shape.bytes;
-  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.copy);
+// Packs the operations that `packed` selects. *at: where they begin.
+void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, bool (*packed)(const StepPlan::PreOp&), CopyGroups& groups,
+                            uint64_t* at, const Blocks& blocks, uint8_t* host) {
+  groups.clear();
+  *at = shape.bytes;
+  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + *at);
   for (const StepPlan::PreOp& op : plan.pre_ops) {
-    if (!Blocks::copies(op)) continue;
-    groups_.add(op);
+    if (!packed(op)) continue;
+    groups.add(op);
     *to++ = blocks.copy_of(op);
   }
-  if (!groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups_.ends().back()) * sizeof(BlockCopy));
-}
-
-// States share no memory with blocks, so that their copies follow those of all blocks.
-void StepInput::pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
-  state_groups_.clear();
-  shape.state_copy = shape.bytes;
-  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.state_copy);
-  for (const StepPlan::PreOp& op : plan.pre_ops) {
-    if (!Blocks::copies_state(op)) continue;
-    state_groups_.add(op);
-    *to++ = blocks.copy_of(op);
-  }
-  if (!state_groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(state_groups_.ends().back()) * sizeof(BlockCopy));
+  if (!groups.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups.ends().back()) * sizeof(BlockCopy));
 }
 
 void StepInput::pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const {
