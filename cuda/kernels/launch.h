@@ -22,8 +22,8 @@
 // kernel counts as its predecessor. grid_trigger() is only a hint and does not order memory. On devices before compute
 // capability 9.0 both are empty, and launches are plain.
 //
-// The kernels of branch.h, of experts/ and of states/ are not short. Short are: rms_norm, finish_qkv, decode attention, gathers between GPUs, and the blocks of the sampler's gather that
-// have nothing to do.
+// The kernels of branch.h, of experts/ and of states/ are not short. Short are: rms_norm, finish_qkv, decode attention, gathers between
+// GPUs, and the blocks of the sampler's gather that have nothing to do.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -4,6 +4,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/kv.h"
 #include "kernels/rows.h"
+#include "kernels/states/states.h"
 
 namespace mr::cuda {
 namespace {
@@ -26,10 +27,9 @@ void check_attention(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes
 
 // A delta net that no kernel runs. Values are of any width, and convolutions of any length that a description may have.
 void check_delta(const mr_mixer_desc& m, int32_t layer) {
-  constexpr int32_t kMostKeys = 512;  // of a lane's 16 numbers and a warp (kernels/states/delta.cu)
-  if (m.key_dim > kMostKeys)
+  if (m.key_dim > kMostDeltaKeys)
     fail(MR_UNIMPLEMENTED, "model layer %d: key_dim is %d: this engine runs gated delta nets of 1 to %d keys a head", layer, m.key_dim,
-         kMostKeys);
+         kMostDeltaKeys);
 }
 
 // Devices share what is computed head by head or column by column. What needs a whole row of a branch stays on one device.

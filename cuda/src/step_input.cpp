@@ -187,8 +187,12 @@ StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_j
   shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
   pack_prefill(shape, host);
   pack_sets(plan, shape, host, device);
-  for (const bool window : {false, true}) pack_copies(plan, shape, blocks, window, host);
-  pack_state_copies(plan, shape, blocks, host);
+  // States and the blocks of either group share no memory, so that their copies follow one another.
+  const auto first = [](const StepPlan::PreOp& op) { return Blocks::copies(op) && !op.window; };
+  const auto window = [](const StepPlan::PreOp& op) { return Blocks::copies(op) && op.window; };
+  pack_copies(plan, shape, first, copies_, &shape.copy, blocks, host);
+  pack_copies(plan, shape, window, window_copies_, &shape.window_copy, blocks, host);
+  pack_copies(plan, shape, Blocks::copies_state, state_copies_, &shape.state_copy, blocks, host);
   pack_hidden(plan, shape, host);
   return shape;
 }
@@ -323,31 +327,18 @@ void StepInput::pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host,
   shape.bytes = align(record);
 }
 
-// Blocks of the two groups have no memory in common.
-void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, bool window, uint8_t* host) {
-  CopyGroups& copies = window ? window_copies_ : copies_;
-  copies.clear();
-  (window ? shape.window_copy : shape.copy) = shape.bytes;
-  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.bytes);
+// Packs the operations that `packed` selects. *at: where they begin.
+void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, bool (*packed)(const StepPlan::PreOp&), CopyGroups& groups,
+                            uint64_t* at, const Blocks& blocks, uint8_t* host) {
+  groups.clear();
+  *at = shape.bytes;
+  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + *at);
   for (const StepPlan::PreOp& op : plan.pre_ops) {
-    if (!Blocks::copies(op) || op.window != window) continue;
-    copies.add(op);
+    if (!packed(op)) continue;
+    groups.add(op);
     *to++ = blocks.copy_of(op);
   }
-  if (!copies.ends().empty()) shape.bytes += align(static_cast<uint64_t>(copies.ends().back()) * sizeof(BlockCopy));
-}
-
-// States share no memory with blocks, so that their copies follow those of all blocks.
-void StepInput::pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
-  state_copies_.clear();
-  shape.state_copy = shape.bytes;
-  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.state_copy);
-  for (const StepPlan::PreOp& op : plan.pre_ops) {
-    if (!Blocks::copies_state(op)) continue;
-    state_copies_.add(op);
-    *to++ = blocks.copy_of(op);
-  }
-  if (!state_copies_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(state_copies_.ends().back()) * sizeof(BlockCopy));
+  if (!groups.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups.ends().back()) * sizeof(BlockCopy));
 }
 
 void StepInput::pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const {

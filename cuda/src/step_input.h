@@ -84,8 +84,8 @@ class StepInput {
   void pack_jobs(const StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
   void pack_prefill(StepShape& shape, uint8_t* host);
   void pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
-  void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, bool window, uint8_t* host);
-  void pack_state_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
+  void pack_copies(const StepPlan& plan, StepShape& shape, bool (*packed)(const StepPlan::PreOp&), CopyGroups& groups, uint64_t* at,
+                   const Blocks& blocks, uint8_t* host);
   void pack_hidden(const StepPlan& plan, StepShape& shape, uint8_t* host) const;
 
   // Prefill attention of one kind.

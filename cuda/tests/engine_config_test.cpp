@@ -44,6 +44,17 @@ TEST_F(Config, OfNegativeHostBlocksIsRefused) {
   EXPECT_EQ(refusal_of([&] { const Runner runner(model_, config); }).code, MR_INVALID_ARGUMENT);
 }
 
+mr_mixer_desc delta_net(int32_t key_dim) {
+  mr_mixer_desc m{};
+  m.kind = MR_MIX_DELTA;
+  m.heads = m.kv_heads = 1;
+  m.key_dim = key_dim;
+  m.value_dim = 32;
+  m.conv = 4;
+  m.rope = -1;
+  return m;
+}
+
 TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   const auto refused = [&](const char* name, auto change) {
     Description desc = description_of(desc_of(4, 2, 64));
@@ -55,6 +66,7 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   refused("layer 1: head_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer.key_dim = l.mixer.value_dim = 513; });
   refused("layer 1 has heads whose keys and values differ", [](Description&, mr_layer_desc& l) { l.mixer.value_dim = 32; });
   refused("layer 1 has attention that sees later positions", [](Description&, mr_layer_desc& l) { l.mixer.flags |= MR_MIX_BIDIRECTIONAL; });
+  refused("layer 1: key_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer = delta_net(513); });
   refused("5 rotations", [](Description& d, mr_layer_desc&) { d.ropes.resize(5, d.ropes[0]); });
   refused("5 kinds of attention", [](Description& d, mr_layer_desc&) {
     d.layers.resize(5, d.layers[0]);
@@ -70,6 +82,24 @@ TEST_F(Config, RefusesMixturesOnSeveralDevicesByName) {
   const Refusal several = refusal_of([&] { check_description(desc, 2, 99 << 10); });
   EXPECT_EQ(several.code, MR_UNIMPLEMENTED);
   EXPECT_NE(several.message.find("layer 1 has a mixture of experts"), std::string::npos) << several.message;
+}
+
+TEST_F(Config, RefusesStatesAndGatesOnSeveralDevicesByName) {
+  const auto refused = [](const char* name, auto change) {
+    Description desc = description_of(desc_of(4, 2, 64));
+    change(desc.layers[1].mixer);
+    EXPECT_EQ(refusal_of([&] { check_description(desc, 1, 99 << 10); }).code, MR_OK) << name;
+    const Refusal several = refusal_of([&] { check_description(desc, 2, 99 << 10); });
+    EXPECT_EQ(several.code, MR_UNIMPLEMENTED);
+    EXPECT_NE(several.message.find(std::string("layer 1 has ") + name), std::string::npos) << several.message;
+  };
+  refused("a gated delta rule", [](mr_mixer_desc& m) { m = delta_net(512); });
+  refused("a short convolution", [](mr_mixer_desc& m) {
+    m = delta_net(0);
+    m.kind = MR_MIX_CONV;
+    m.heads = m.kv_heads = m.value_dim = 0;
+  });
+  refused("attention with an output gate", [](mr_mixer_desc& m) { m.flags |= MR_MIX_OUT_GATE; });
 }
 
 TEST_F(Config, RefusesRoutersOfTypesWithoutKernelsByName) {

@@ -76,6 +76,10 @@ func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed 
 	for i, kv := range []engine.Type{engine.F32, engine.F16} {
 		desc := enginetest.Hybrid()
 		desc.Context = 1024
+		if i == 1 { // widths that GPUs have kernels of their own for
+			desc.Layers[0].Mixer.KeyDim, desc.Layers[0].Mixer.ValueDim = 64, 64
+			desc.Layers[3].Mixer.KeyDim, desc.Layers[3].Mixer.ValueDim, desc.Layers[3].Mixer.Conv = 128, 32, 4
+		}
 		weights := []engine.Type{engine.F32, engine.BF16}[i]
 		models[firstDescribed+numRandom+i] = model{name: fmt.Sprintf("delta nets and convolutions, %d", i), desc: desc, types: one(weights), kv: kv}
 	}

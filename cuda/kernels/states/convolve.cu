@@ -19,7 +19,7 @@ namespace {
 
 constexpr int32_t kPass = 128;  // columns of a warp at once
 constexpr int32_t kFewWarps = 4, kManyWarps = 8, kManyRows = 4, kFewRows = 256;
-constexpr int32_t kMostGroups = 4;  // of four columns, of a lane: heads have at most 512 columns
+constexpr int32_t kMostGroups = kMostDeltaKeys / kPass;  // of four columns, of a lane
 
 // The columns of a warp.
 struct Unit {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kStoreThreads) store_columns_of_chains(const _
 
 cudaError_t launch_convolve(const ConvolveArgs& args, const Stream& on) {
   if (args.rows.rows < 0 || args.conv < 2 || args.conv > 64 || args.width < 1) return cudaErrorInvalidValue;
-  if (!args.gates && (args.key_heads < 1 || args.key_dim < 1 || args.key_dim > kMostGroups * kPass ||
+  if (!args.gates && (args.key_heads < 1 || args.key_dim < 1 || args.key_dim > kMostDeltaKeys ||
                       args.width < 2 * args.key_heads * args.key_dim))
     return cudaErrorInvalidValue;
   if (args.rows.rows == 0) return cudaSuccess;

@@ -53,7 +53,7 @@ struct Shape {
 template <int32_t keys>
 using WholeHeads = Shape<keys / kRows, 2, keys == 256 ? 8 : 16, true>;
 using AnyHeads = Shape<32, 1, 8, false>;
-constexpr int32_t kMostKeys = AnyHeads::kKeys;
+static_assert(AnyHeads::kKeys == kMostDeltaKeys, "");
 
 // The positions of a tile.
 template <class S>
@@ -427,7 +427,7 @@ cudaError_t start(const DeltaArgs& a, const Stream& on) {
 cudaError_t launch_delta(const DeltaArgs& args, const Stream& on) {
   const StoreInputsArgs& in = args.inputs;
   if (in.rows.chain_count < 0 || in.rows.chain_count > 65535 || in.conv < 2 || in.conv > 64 || in.gates || args.key_heads < 1 ||
-      args.heads < 1 || args.heads % args.key_heads != 0 || args.key_dim < 1 || args.key_dim > kMostKeys || args.value_dim < 1 ||
+      args.heads < 1 || args.heads % args.key_heads != 0 || args.key_dim < 1 || args.key_dim > kMostDeltaKeys || args.value_dim < 1 ||
       in.width != 2 * args.key_heads * args.key_dim + args.heads * args.value_dim)
     return cudaErrorInvalidValue;
   // Which kernel runs depends on the shape of the layer alone, because each has its own order of S.

@@ -16,6 +16,8 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kMostDeltaKeys = 512;  // of a head of a gated delta net
+
 // A run of rows of one slot. A state is named by its index in StateMemory.
 struct StateSegment {
   int32_t first_row, count;  // rows first_row .. first_row + count - 1 are consecutive positions
@@ -38,7 +40,7 @@ struct StateRows {
 
 // The states of a runner, of one layer: state i begins at base + i * stride. f32.
 // A layer's state is the inputs of the convolution at the last conv - 1 positions, oldest first, (conv - 1, width), and then of DELTA
-// the matrix S of each value head, (key_dim, value_dim), in an order of its elements that only these kernels know.
+// the matrix S of each value head, (key_dim, value_dim), in an order of its elements that depends on the kernel.
 struct StateMemory {
   float* base;     // of the layer, 16-byte aligned
   int64_t stride;  // numbers from state to state, a multiple of 4

@@ -52,8 +52,15 @@ type stateTest struct {
 
 func newStateTest(t *testing.T, opener func(*testing.T) engine.Device, n int) *stateTest {
 	t.Helper()
-	desc := Hybrid()
-	g := rigOf(t, opener, desc, func(c *engine.RunnerConfig) { c.SavedStates, c.HostStates, c.HostBlocks = 5, 2, 16 })
+	return stateTestOf(t, opener, Hybrid(), n)
+}
+
+func stateTestOf(t *testing.T, opener func(*testing.T) engine.Device, desc engine.ModelDesc, n int) *stateTest {
+	t.Helper()
+	g := rigOf(t, opener, desc, func(c *engine.RunnerConfig) {
+		c.SavedStates, c.HostStates, c.HostBlocks = 5, 2, 16
+		c.MaxBatchedTokens = max(c.MaxBatchedTokens, n)
+	})
 	s := &stateTest{rig: g, prompt: numbers(91, n, desc.Vocab)}
 	s.want = g.generate(s.line(0, 0), nil, s.prompt, stateTokens)
 	return s
@@ -135,6 +142,29 @@ func testStates(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 				l.feed(step, at, s.prompt[at:min(at+by, n)]...)
 			}
 			require.NoError(t, sameRows(s.want, s.rows(l, step, n)), "in segments of %d", by)
+		}
+	})
+	t.Run("heads of published widths, in a prompt of many rows, cut and saved", func(t *testing.T) {
+		for _, keys := range []int{64, 128, 256} {
+			desc := Hybrid()
+			first, second := &desc.Layers[0].Mixer, &desc.Layers[3].Mixer
+			first.KeyDim, first.ValueDim = keys, 64
+			second.KeyDim, second.ValueDim, second.Conv = keys, 32, 4
+			const n = 300
+			s := stateTestOf(t, opener, desc, n)
+			for _, cut := range []int{4, 17, 299} {
+				l := s.line(1, 20)
+				step := &engine.Step{PreOps: []engine.PreOp{l.set(nil)}}
+				l.feed(step, 0, s.prompt[:cut]...)
+				step.Segments[0].StateTo = 3
+				s.do(step)
+				other := s.line(2, 40)
+				s.finish(other, cut, 3, share(l, other, cut)...)
+				step = &engine.Step{PreOps: []engine.PreOp{l.set(nil)}}
+				l.feed(step, 0, s.prompt[:cut]...)
+				l.feed(step, cut, s.prompt[cut:]...)
+				require.NoError(t, sameRows(s.want, s.rows(l, step, n)), "%d keys, cut at %d", keys, cut)
+			}
 		}
 	})
 	t.Run("saved between two segments and read by other slots", func(t *testing.T) {
