@@ -193,8 +193,7 @@ struct SeveralRowsBlock {
     uint32_t a[kPanels][2][4];
 #pragma unroll
     for (int32_t r = 0; r < kPanels; ++r) {
-      const __half2 g = headers[r].template scale<u * 2 + half>(0, std::false_type{});
-      const __half2 g8 = headers[r].template scale<u * 2 + half>(1, std::false_type{});
+      const uint32_t g = headers[r].template scale<u * 2 + half>(0, false), g8 = headers[r].template scale<u * 2 + half>(1, false);
       folded_fragment<T, half * 2>(quants[r], g, g8, a[r][0]);
       folded_fragment<T, half * 2 + 1>(quants[r], g, g8, a[r][1]);
     }
@@ -233,8 +232,8 @@ struct SeveralRowsBlock {
       load_matrices(b, row + n * 8 * Layout::row + half * 64);
 #pragma unroll
       for (int32_t r = 0; r < kPanels; ++r) {
-        multiply_terms<typename Mma::Split>(acc[r][n], a[r][0], b[0], b[1]);
-        multiply_terms<typename Mma::Split>(acc[r][n], a[r][1], b[2], b[3]);
+        Mma::product(acc[r][n], a[r][0], b[0], b[1]);
+        Mma::product(acc[r][n], a[r][1], b[2], b[3]);
       }
     }
   }
