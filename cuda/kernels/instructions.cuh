@@ -36,21 +36,6 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
 // Requests the cache line at an address into L2.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// Loads this many bytes that no kernel writes, past L1. The compiler keeps the order of these loads and of matrix products.
-__device__ __forceinline__ uint4 load_constant16(const void* p, uint64_t policy) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p), "l"(policy));
-  return v;
-}
-
-__device__ __forceinline__ uint32_t load_constant4(const void* p, uint64_t policy) {
-  uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "l"(policy));
-  return v;
-}
-
 // Copies 16 bytes from global to shared memory, asynchronously until copies_wait.
 __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");

@@ -25,23 +25,21 @@ struct FoldedHeader {
   float d[2], dmin[2];    // dmin is negative
 
   __device__ __forceinline__ void load(uint32_t address, int32_t lane) {
-#pragma unroll
-    for (int32_t r = 0; r < 2; ++r) set(r, load_shared16(address + ((lane >> 2) + r * 8) * 16), lane);
-  }
-
-  // Takes the header of row g + 8r.
-  __device__ __forceinline__ void set(int32_t r, const uint4& v, int32_t lane) {
     const int32_t t = lane & 3;
 #pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const uint32_t low = and_or(v.y >> 4 * i, twice(0x0fu), twice(0x7800u));  // on top of 2^15
-      scales[r][i] = minus(and_or(i == 0 ? v.w << 4 : v.w >> (4 * i - 4), twice(0x30u), low), twice(0x7800u));
+    for (int32_t r = 0; r < 2; ++r) {
+      const uint4 v = load_shared16(address + ((lane >> 2) + r * 8) * 16);
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        const uint32_t low = and_or(v.y >> 4 * i, twice(0x0fu), twice(0x7800u));  // on top of 2^15
+        scales[r][i] = minus(and_or(i == 0 ? v.w << 4 : v.w >> (4 * i - 4), twice(0x30u), low), twice(0x7800u));
+      }
+      const uint32_t low = and_or(v.z >> 4 * t, twice(0x0fu), twice(0x4300u));  // on top of 128
+      mins[r] = less_128(and_or(v.w >> 4 * t << 2, twice(0x30u), low));
+      const float2 dd = half_pair(v.x);
+      d[r] = dd.x * (r == 0 ? 0x1p19f : 0x1p15f);
+      dmin[r] = -dd.y;
     }
-    const uint32_t low = and_or(v.z >> 4 * t, twice(0x0fu), twice(0x4300u));  // on top of 128
-    mins[r] = less_128(and_or(v.w >> 4 * t << 2, twice(0x30u), low));
-    const float2 dd = half_pair(v.x);
-    d[r] = dd.x * (r == 0 ? 0x1p19f : 0x1p15f);
-    dmin[r] = -dd.y;
   }
 
   // Two packed bf16 numbers less 128.
@@ -49,16 +47,10 @@ struct FoldedHeader {
     return bits_of(__hsub2(*reinterpret_cast<__nv_bfloat162*>(&v), __float2bfloat162_rn(128.0f)));
   }
 
-  // Returns the scale of row g + 8r for block `index`, or for index + 4 if `upper`, in both halves. If `upper` is a constant, a
-  // multiplication selects the half itself.
+  // Returns the scale of row g + 8r for block `index`, or for index + 4 if `upper`, in both halves of the word.
   template <int32_t index>
-  __device__ __forceinline__ __half2 scale(int32_t r, std::false_type) const {
-    const __half2 pair = halves_of(scales[r][index & 3]);
-    return index >= 4 ? __high2half2(pair) : __low2half2(pair);
-  }
-  template <int32_t index>
-  __device__ __forceinline__ __half2 scale(int32_t r, bool upper) const {
-    return halves_of(__byte_perm(scales[r][index & 3], 0, (index >= 4) != upper ? 0x3232u : 0x1010u));
+  __device__ __forceinline__ uint32_t scale(int32_t r, bool upper) const {
+    return __byte_perm(scales[r][index & 3], 0, (index >= 4) != upper ? 0x3232u : 0x1010u);
   }
 
   // Adds a block's products, and its mins times the input sums, to a lane's four sums of eight tokens.
@@ -81,7 +73,7 @@ struct FoldedHeader {
 
 // Makes the A fragment of step 0..3 of a unit; scale_g and scale_g8 are the scales of rows g and g + 8.
 template <int32_t T, int32_t step>
-__device__ __forceinline__ void folded_fragment(const UnitQuants<T>& quants, __half2 scale_g, __half2 scale_g8,
+__device__ __forceinline__ void folded_fragment(const UnitQuants<T>& quants, uint32_t scale_g, uint32_t scale_g8,
                                                 uint32_t (&a)[4]) {
   const uint32_t w = step == 0 ? quants.words.x : step == 1 ? quants.words.y : step == 2 ? quants.words.z : quants.words.w;
   const uint32_t words[2] = {w, w >> 8};
@@ -98,33 +90,22 @@ __device__ __forceinline__ void folded_fragment(const UnitQuants<T>& quants, __h
         g8 = and_or(shift_left<5 - step * 4>(high), twice(0x100u), g8);
       }
     }
-    a[i * 2] = bits_of(__hmul2(halves_of(g), scale_g));
-    a[i * 2 + 1] = bits_of(__hmul2(halves_of(g8), scale_g8));
+    a[i * 2] = times(g, scale_g);
+    a[i * 2 + 1] = times(g8, scale_g8);
   }
 }
 
 // Makes the A fragments of the four steps of unit u or, if `upper`, of unit u + 2, whose quants these are.
-template <int32_t T, int32_t u, class Upper>
-__device__ __forceinline__ void folded_unit(const FoldedHeader& header, const UnitQuants<T>& quants, Upper upper,
+template <int32_t T, int32_t u>
+__device__ __forceinline__ void folded_unit(const FoldedHeader& header, const UnitQuants<T>& quants, bool upper,
                                             uint32_t (&a)[4][4]) {
-  __half2 g = header.scale<u * 2>(0, upper), g8 = header.scale<u * 2>(1, upper);
+  uint32_t g = header.scale<u * 2>(0, upper), g8 = header.scale<u * 2>(1, upper);
   folded_fragment<T, 0>(quants, g, g8, a[0]);
   folded_fragment<T, 1>(quants, g, g8, a[1]);
   g = header.scale<u * 2 + 1>(0, upper);
   g8 = header.scale<u * 2 + 1>(1, upper);
   folded_fragment<T, 2>(quants, g, g8, a[2]);
   folded_fragment<T, 3>(quants, g, g8, a[3]);
-}
-
-// Splits the sums of the inputs of slots 2t (low half) and 2t + 1 into bf16 terms, each the rounding error of the one before.
-__device__ __forceinline__ void split_input_sums(float low, float high, uint32_t (&terms)[3]) {
-#pragma unroll
-  for (uint32_t& term : terms) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    term = bits_of(pair);
-    low -= __low2float(pair);
-    high -= __high2float(pair);
-  }
 }
 
 // InputSums are the sums of x over the eight blocks of 32 of a block, for eight tokens.
@@ -142,9 +123,16 @@ struct InputSums {
     mma16816<__half>(halves, x, own, own);
   }
 
-  // Returns the terms of slots 2t and 2t + 1.
+  // Returns the bf16 terms of slots 2t (low half) and 2t + 1. Each term holds the rounding error of the one before.
   __device__ __forceinline__ void split(uint32_t (&input_sums)[3]) const {
-    split_input_sums(halves[0] + halves[2], halves[1] + halves[3], input_sums);
+    float low = halves[0] + halves[2], high = halves[1] + halves[3];
+#pragma unroll
+    for (uint32_t& piece : input_sums) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+      piece = bits_of(pair);
+      low -= __low2float(pair);
+      high -= __high2float(pair);
+    }
   }
 };
 

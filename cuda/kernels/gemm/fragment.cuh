@@ -57,24 +57,6 @@ __device__ __forceinline__ void split_half2(uint32_t pair, uint32_t& first, uint
   split_bf16(v.x, v.y, first, second);
 }
 
-// Adds the products of a step: the terms of weights times those of inputs.
-template <class Split>
-__device__ __forceinline__ void multiply_terms(float (&acc)[4], const uint32_t (&a)[Split::weights][4], uint32_t b0, uint32_t b1) {
-  using E = typename Split::Element;
-  if constexpr (Split::inputs == 1) {
-#pragma unroll
-    for (int32_t w = 0; w < Split::weights; ++w) mma16816<E>(acc, a[w], b0, b1);
-  } else {
-    uint32_t head[2], tail[2];
-    split_half2(b0, head[0], tail[0]);
-    split_half2(b1, head[1], tail[1]);
-#pragma unroll
-    for (int32_t w = 0; w < Split::weights; ++w) mma16816<E>(acc, a[w], head[0], head[1]);
-#pragma unroll
-    for (int32_t w = 0; w < Split::weights; ++w) mma16816<E>(acc, a[w], tail[0], tail[1]);
-  }
-}
-
 // For two packed f16 numbers: a - b, a * b and a * b + c, each rounded once.
 __device__ __forceinline__ uint32_t minus(uint32_t a, uint32_t b) { return bits_of(__hsub2(halves_of(a), halves_of(b))); }
 __device__ __forceinline__ uint32_t times(uint32_t a, uint32_t b) { return bits_of(__hmul2(halves_of(a), halves_of(b))); }

@@ -14,28 +14,14 @@
 namespace mr::cuda {
 namespace {
 
-// Shared memory that the driver takes from an SM for each block.
-constexpr int32_t kBlockReserve = 1024;
-
 struct PreparedKernel {
   GemvKernel kernel;
-  int32_t shared_bytes;   // without the columns'
+  int32_t shared_bytes;
   int32_t tiles_at_once;  // blocks that the whole device holds; 0: the kernel does not run here
 };
 
 struct PreparedDevice {
-  int32_t sms, block_shared, sm_shared;  // bytes that a block may have, and that the blocks of an SM share
   PreparedKernel gemv[kWeightTypeCount][2][kGemvForms];
-
-  // Returns the kernel for weights of so many groups of columns: with all its shared memory.
-  PreparedKernel of_groups(const PreparedKernel& k, int32_t groups) const {
-    PreparedKernel out = k;
-    if (k.kernel.group_bytes == 0 || k.tiles_at_once == 0) return out;
-    const int64_t bytes = k.shared_bytes + int64_t{k.kernel.group_bytes} * groups;
-    out.shared_bytes = static_cast<int32_t>(std::min<int64_t>(bytes, kNoSharedMemory));
-    out.tiles_at_once = bytes > block_shared ? 0 : std::min(k.tiles_at_once, sm_shared / (out.shared_bytes + kBlockReserve) * sms);
-    return out;
-  }
 };
 
 std::atomic<const PreparedDevice*> prepared[kMaxDevices];
@@ -50,11 +36,9 @@ GemvKernel find_kernel(int32_t type_index, Act act, GemvForm form) {
 }
 
 cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
-  int32_t& sms = out.sms;
-  int32_t& shared = out.block_shared;
+  int32_t sms = 0, shared = 0;
   cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&out.sm_shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   for (int32_t t = 0; t < kWeightTypeCount && error == cudaSuccess; ++t) {
     for (int32_t a = 0; a < 2; ++a) {
       for (int32_t form = 0; form < kGemvForms && error == cudaSuccess; ++form) {
@@ -66,8 +50,7 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
         if (error != cudaSuccess) continue;
         k.shared_bytes = k.kernel.shared_bytes(code.binaryVersion);
         if (k.shared_bytes > shared) continue;
-        error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     k.kernel.group_bytes > 0 ? shared - static_cast<int32_t>(code.sharedSizeBytes) : k.shared_bytes);
+        error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
         int32_t blocks = 0;
         if (error == cudaSuccess) {
           error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.kernel.function, k.kernel.threads,
@@ -92,16 +75,20 @@ cudaError_t current(int32_t& device, const PreparedDevice** out) {
 int64_t panels_of(const PackedWeight& weight) { return (weight.rows + kPanelRows - 1) / kPanelRows; }
 
 // panels: of all targets, or of one target of a pair; groups: of a panel.
-PreparedKernel choose(const PreparedDevice& device, const PreparedKernel (&forms)[kGemvForms], const GemmArgs& args, int64_t panels,
-                      int32_t groups) {
+const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const GemmArgs& args, int64_t panels, int32_t groups) {
   const auto of = [&](GemvForm form) -> const PreparedKernel& { return forms[static_cast<int32_t>(form)]; };
   const bool pair = args.epilogue == Epilogue::kSwiGLU;
   const PreparedKernel& one = of(pair ? GemvForm::kPair1 : GemvForm::kSingle1);
   const PreparedKernel& eight = of(pair ? GemvForm::kPair8 : GemvForm::kSingle8);
   const PreparedKernel& registers = of(pair ? GemvForm::kRegistersPair8 : GemvForm::kRegistersSingle8);
   const PreparedKernel& two_panels = of(GemvForm::kDouble8);
-  const PreparedKernel one_token = device.of_groups(of(pair ? GemvForm::kOneTokenPair : GemvForm::kOneTokenSingle), groups);
-  if (args.tokens == 1 && one_token.tiles_at_once > 0) return one_token;
+  const PreparedKernel& whole_groups = of(GemvForm::kDouble1);
+  // Two panels in stages of whole groups take a third fewer instructions for one token, but a warp's slice must have several
+  // groups to fill the pipeline: pairs of 8B became 3 % faster (4 096 columns), of 1B 1.5 % slower (2 048). One weight needs
+  // tiles for every block. Before Hopper the stages leave room for fewer blocks.
+  const bool room = whole_groups.tiles_at_once > 0 && whole_groups.tiles_at_once >= one.tiles_at_once, several = groups >= 2 * kSlices;
+  const bool many = args.epilogue != Epilogue::kHeads && panels > 2 * int64_t{whole_groups.tiles_at_once};
+  if (args.tokens == 1 && room && several && (pair || many)) return whole_groups;
   const bool fits = registers.tiles_at_once > 0 && groups <= kRegisterGroups * kSlices && args.tokens <= 8;
   // The register kernel loads all its inputs before its first product, while the async kernel loads tokens as it goes.
   // For one or two tokens that pays only over many tiles, and for one only if another kernel norms it, because this one
@@ -130,7 +117,7 @@ cudaError_t launch_gemv(const PreparedDevice& device, const GemmArgs& args, int3
   int64_t all_panels = 0;
   for (int32_t i = first; i < (pair ? first + 1 : last); ++i) all_panels += panels_of(args.targets[i].weight);
   const auto& forms = device.gemv[weight_format_index(weight.type)][static_cast<int32_t>(args.act)];
-  const PreparedKernel prepared_kernel = choose(device, forms, args, all_panels, p.groups);
+  const PreparedKernel& prepared_kernel = choose(forms, args, all_panels, p.groups);
   const GemvKernel& kernel = prepared_kernel.kernel;
   if (prepared_kernel.tiles_at_once == 0) return cudaErrorNotSupported;
 

@@ -6,7 +6,6 @@
 //
 //   file                         tokens      tile (rows x tokens)   how
 //   gemv_async.cuh               1, 2 to 8   16 x 1, 16 x 8         mma, cp.async; each warp streams a slice of K
-//   gemv_one_token.cuh           1           16 x 1                 mma; inputs in shared memory; compute capability 9.0
 //   gemv_registers.cuh           1 to 8      16 x 8                 the same; the inputs stay in registers
 //   skinny_wgmma_kernel.cuh      2 to 128    64 x 8 .. 64 x 128     wgmma, a cluster of two blocks shares a tile
 //   m128_wgmma_*kernel.cuh       above 64    128 x 128              the same with 128 rows, or two tiles share tokens

@@ -49,19 +49,17 @@ constexpr int32_t kMostNormed = 4096;
 constexpr int32_t kRegisterGroups = 2;  // groups of a slice whose inputs a warp keeps in registers
 
 // GemvForm is the tokens of a tile, and whether the tile is one panel, a gate's and an up's panel, or two panels of one
-// weight. kOneToken*: gemv_one_token.cuh; kRegisters*: gemv_registers.cuh. If a type does not have a form, its function is null.
-enum class GemvForm : int32_t { kSingle1 = 0, kPair1, kOneTokenSingle, kOneTokenPair, kSingle8, kPair8, kDouble8, kRegistersSingle8, kRegistersPair8 };
-constexpr int32_t kGemvForms = 9;
+// weight. kDouble1 has stages of whole groups, and is of a pair too. kRegisters*: gemv_registers.cuh. If a type does not have
+// a form, its function is null.
+enum class GemvForm : int32_t { kSingle1 = 0, kPair1, kDouble1, kSingle8, kPair8, kDouble8, kRegistersSingle8, kRegistersPair8 };
+constexpr int32_t kGemvForms = 8;
 
 struct GemvKernel {
   const void* function;
   int32_t (*shared_bytes)(int32_t capability);  // of the machine code of a compute capability: 80, 86, ...
   int32_t threads;
   int32_t panels, tokens;  // of a tile; of a pair one panel of each
-  int32_t group_bytes = 0;  // shared memory for each group of columns
 };
-
-constexpr int32_t kNoSharedMemory = 1 << 30;  // shared_bytes of a kernel that does not run
 
 // Defined once for each type, see instances/.
 template <int32_t T>

@@ -9,8 +9,8 @@
 #pragma once
 
 #include "kernels/gemm/gemv_async_mma.cuh"
-#include "kernels/gemm/gemv_one_token.cuh"
 #include "kernels/gemm/gemv_registers.cuh"
+#include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 
@@ -23,6 +23,46 @@ struct GemvAsyncBlock {
   const GemvParams& p;
   GemvTile<A, S> tile;
   const Pipeline pipeline;
+
+  // Writes the normed row, and zeros after it up to whole units. It waits for the kernel before; the weights of the
+  // first stages must already have been requested.
+  __device__ __forceinline__ void norm_row() const {
+    static_assert(norm_warps(kMostNormed) <= kSlices, "a row is normed by the warps of one block");
+    const int32_t warp = tile.warp, lane = tile.lane, thread = warp * 32 + lane;
+    const int32_t warps = norm_warps(p.cols), threads = warps * 32, groups = p.cols / 4;
+    float* const scratch = tile.partial_sums;
+    float4 weight[kNormKept], x[kNormKept];
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp < warps && i < groups) weight[k] = reinterpret_cast<const float4*>(p.norm.weight)[i];
+    }
+    grid_wait();
+    grid_trigger();
+    float sum = 0;
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp >= warps || i >= groups) continue;
+      x[k] = __ldcg(reinterpret_cast<const float4*>(p.norm.x) + i);
+      sum = norm_square(x[k], sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) scratch[warp] = sum;
+    __syncthreads();
+    sum = scratch[0];
+    for (int32_t w = 1; w < warps; ++w) sum += scratch[w];
+    const float factor = norm_factor(sum, p.cols, p.norm.eps) * p.norm.scale;
+    uint2* const row = reinterpret_cast<uint2*>(pipeline.normed);
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp < warps && i < groups) row[i] = norm_pack<A>(x[k], factor, weight[k]);
+    }
+    const int32_t padded = min((p.cols + 255) / 256 * 256, kMostNormed) / 4;
+    if (groups + thread < padded) row[groups + thread] = make_uint2(0, 0);
+    __syncthreads();
+  }
 
   __device__ __forceinline__ void run() {
     const int32_t begin = pipeline.unit_begin, end = pipeline.unit_end, first_item = static_cast<int32_t>(blockIdx.x);
@@ -40,7 +80,7 @@ struct GemvAsyncBlock {
     }
     if (tile.ends_heads()) tile.aim_heads(first_item, true);
     if (pipeline.norms()) {
-      tile.norm_row(pipeline.normed);
+      norm_row();
     } else {
       grid_wait();
       grid_trigger();
@@ -120,18 +160,6 @@ GemvKernel fitting() {
   }
 }
 
-// Stages, blocks and waiting items of gemv_one_token as measured on an H200. Where bytes bind, one or two blocks with long stages
-// are faster than three. Q5_K would spill; the other types have not been measured.
-template <int32_t T, class A, int32_t panels>
-GemvKernel one_token() {
-  if constexpr (T == kQ4_K) return gemv_one_token_kernel<T, A, GemvOneTokenShape<panels, 4, 0, 2, 8>>();
-  else if constexpr (T == kQ6_K) return gemv_one_token_kernel<T, A, GemvOneTokenShape<panels, 4, 2, 3, 8>>();
-  else if constexpr (T == kQ8_0) return gemv_one_token_kernel<T, A, GemvOneTokenShape<panels, 4, 3, 2, 2>>();
-  else if constexpr ((T == kBF16 && std::is_same_v<A, __nv_bfloat16>) || (T == kF16 && std::is_same_v<A, __half>))
-    return gemv_one_token_kernel<T, A, GemvOneTokenShape<panels, 2, 3, 2, 4>>();
-  else return {};
-}
-
 template <int32_t T, class A>
 GemvKernel gemv_kernel_for(GemvForm form) {
   constexpr bool number = Format<T>::is_float, folds = kFolds<T>;
@@ -139,8 +167,9 @@ GemvKernel gemv_kernel_for(GemvForm form) {
   switch (form) {
     case GemvForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
     case GemvForm::kPair1: return fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
-    case GemvForm::kOneTokenSingle: return one_token<T, A, 1>();
-    case GemvForm::kOneTokenPair: return one_token<T, A, 2>();
+    case GemvForm::kDouble1:
+      if constexpr (T == kQ4_K) return fitting<T, A, 2, 1, 4, 2>();  // Q5_K would spill
+      break;
     case GemvForm::kSingle8: return fitting<T, A, 1, 8, most, blocks>();
     case GemvForm::kPair8: return fitting<T, A, 2, 8, most, blocks>();
     case GemvForm::kDouble8:

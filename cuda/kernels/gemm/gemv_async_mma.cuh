@@ -75,8 +75,23 @@ struct GemvAsyncMma {
         units[r].template take<half * 2>(a[0][0]);
         units[r].template take<half * 2 + 1>(a[1][0]);
       }
-      multiply_terms<Split>(acc[r], a[0], b[0], b[1]);
-      multiply_terms<Split>(acc[r], a[1], b[2], b[3]);
+      product(acc[r], a[0], b[0], b[1]);
+      product(acc[r], a[1], b[2], b[3]);
+    }
+  }
+
+  __device__ __forceinline__ static void product(float (&acc)[4], const uint32_t (&a)[Split::weights][4], uint32_t b0, uint32_t b1) {
+    if constexpr (Split::inputs == 1) {
+#pragma unroll
+      for (int32_t w = 0; w < Split::weights; ++w) mma16816<E>(acc, a[w], b0, b1);
+    } else {
+      uint32_t head[2], tail[2];
+      split_half2(b0, head[0], tail[0]);
+      split_half2(b1, head[1], tail[1]);
+#pragma unroll
+      for (int32_t w = 0; w < Split::weights; ++w) mma16816<E>(acc, a[w], head[0], head[1]);
+#pragma unroll
+      for (int32_t w = 0; w < Split::weights; ++w) mma16816<E>(acc, a[w], tail[0], tail[1]);
     }
   }
 
@@ -118,8 +133,7 @@ struct GemvAsyncMma {
       UnitQuants<T> quants;
       quants.begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), lane);
       uint32_t a[4][4];
-      if constexpr (S::units == 4) folded_unit<T, u>(group.headers[r], quants, std::false_type{}, a);
-      else folded_unit<T, u>(group.headers[r], quants, upper, a);
+      folded_unit<T, u>(group.headers[r], quants, upper, a);
 #pragma unroll
       for (int32_t step = 0; step < 4; ++step) {
         mma16816<E>(group.products[r], a[step], x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);

@@ -137,7 +137,7 @@ struct GemvRegistersBlock {
     UnitQuants<T> quants;
     quants.begin(weights + Format<T>::quants_at(u), weights + Format<T>::high_at(u), lane);
     uint32_t a[4][4];
-    folded_unit<T, u>(header, quants, std::false_type{}, a);
+    folded_unit<T, u>(header, quants, false, a);
 #pragma unroll
     for (int32_t step = 0; step < 4; ++step) {
       const uint32_t* const x = &inputs.x[u][step / 2][step % 2 * 2];

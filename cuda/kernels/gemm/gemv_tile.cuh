@@ -7,8 +7,6 @@
 #include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/targets.cuh"
-#include "kernels/launch.h"
-#include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 
@@ -64,46 +62,6 @@ struct GemvTile {
   // Returns whether the block runs the epilogue kHeads; tiles of two panels do not.
   __device__ __forceinline__ bool ends_heads() const { return S::panels == 1 && p.epilogue == Epilogue::kHeads; }
 
-  // Writes the one token's normed row, and zeros after it up to whole groups. It waits for the kernel before; the weights of
-  // the first stages must already have been requested.
-  __device__ __forceinline__ void norm_row(uint8_t* to) const {
-    static_assert(norm_warps(kMostNormed) <= kSlices, "a row is normed by the warps of one block");
-    const int32_t thread = warp * 32 + lane;
-    const int32_t warps = norm_warps(p.cols), threads = warps * 32, groups = p.cols / 4;
-    float* const scratch = partial_sums;
-    float4 weight[kNormKept], x[kNormKept];
-#pragma unroll
-    for (int32_t k = 0; k < kNormKept; ++k) {
-      const int32_t i = thread + k * threads;
-      if (warp < warps && i < groups) weight[k] = reinterpret_cast<const float4*>(p.norm.weight)[i];
-    }
-    grid_wait();
-    grid_trigger();
-    float sum = 0;
-#pragma unroll
-    for (int32_t k = 0; k < kNormKept; ++k) {
-      const int32_t i = thread + k * threads;
-      if (warp >= warps || i >= groups) continue;
-      x[k] = __ldcg(reinterpret_cast<const float4*>(p.norm.x) + i);
-      sum = norm_square(x[k], sum);
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) scratch[warp] = sum;
-    __syncthreads();
-    sum = scratch[0];
-    for (int32_t w = 1; w < warps; ++w) sum += scratch[w];
-    const float factor = norm_factor(sum, p.cols, p.norm.eps) * p.norm.scale;
-    uint2* const row = reinterpret_cast<uint2*>(to);
-#pragma unroll
-    for (int32_t k = 0; k < kNormKept; ++k) {
-      const int32_t i = thread + k * threads;
-      if (warp < warps && i < groups) row[i] = norm_pack<A>(x[k], factor, weight[k]);
-    }
-    const int32_t padded = min((p.cols + 255) / 256 * 256, kMostNormed) / 4;
-    if (groups + thread < padded) row[groups + thread] = make_uint2(0, 0);
-    __syncthreads();
-  }
-
   // Stores this warp's sums of a panel for the reduction.
   __device__ __forceinline__ void put(const float (&sums)[4], int32_t panel, float* buffer) const {
     if (S::tokens == 1 && lane % 4 != 0) return;
@@ -119,21 +77,21 @@ struct GemvTile {
   // Reduces the slices of a tile, once every warp has stored its own, and runs the epilogue. Tiles alternate between
   // two buffers, so that no warp writes into one that others still read.
   __device__ __forceinline__ void finish(int32_t item, const float* buffer) const {
-    static_assert(S::rows * S::tokens <= S::threads);
     __syncthreads();
-    const int32_t thread = warp * 32 + lane;
-    if (thread < S::rows * S::tokens) finish_element(item, thread, buffer);
-  }
-
-  // Reduces and stores element `thread` of a tile: rows first, then tokens.
-  __device__ __forceinline__ void finish_element(int32_t item, int32_t thread, const float* buffer) const {
-    const auto sum = [&](int32_t index) {
+    each_row(item, [&](int32_t index) {
       float v[kSlices];
 #pragma unroll
       for (int32_t s = 0; s < kSlices; ++s) v[s] = buffer[s * S::reduction_plane + index];
       return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-    };
-    const int32_t tile = tile_of(p, item), token0 = first_token<S>(p, item);
+    });
+  }
+
+  // Calls sum(index into the buffer) for each row of the tile and stores the result: one element for each thread.
+  template <class F>
+  __device__ __forceinline__ void each_row(int32_t item, F&& sum) const {
+    static_assert(S::rows * S::tokens <= S::threads);
+    const int32_t tile = tile_of(p, item), token0 = first_token<S>(p, item), thread = warp * 32 + lane;
+    if (thread >= S::rows * S::tokens) return;
     if (p.pair) {
       const int32_t local = thread % kPanelRows, column = thread / kPanelRows, row = tile * kPanelRows + local;
       if (column >= min(p.tokens - token0, S::tokens) || row >= p.targets[0].rows) return;
@@ -162,11 +120,8 @@ struct GemvTile {
 
   // If ends_heads(): looks up the row that this thread stores for an item, if there is one. first: of the block's
   // items.
-  __device__ __forceinline__ void aim_heads(int32_t item, bool first) { aim_heads(item, warp * 32 + lane, first); }
-
-  // The same for element `thread` of the item.
-  __device__ __forceinline__ void aim_heads(int32_t item, int32_t thread, bool first) {
-    const int32_t column = thread / S::rows;
+  __device__ __forceinline__ void aim_heads(int32_t item, bool first) {
+    const int32_t thread = warp * 32 + lane, column = thread / S::rows;
     if (thread >= S::rows * S::tokens || item >= p.items) return;
     const int32_t token = first_token<S>(p, item) + column;
     if (token >= p.tokens) return;

@@ -79,7 +79,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
     }
     UnitQuants<T> quants;
     quants.begin(plane(cursor.weights.stage, 0), plane(cursor.weights.stage, 1), lane);
-    folded_unit<T, u>(s.header, quants, std::false_type{}, s.a[u % 2]);
+    folded_unit<T, u>(s.header, quants, false, s.a[u % 2]);
   }
 
   // Issues the products of unit u and releases its weights. Waits for the unit before, and releases that unit's tokens.

@@ -48,7 +48,7 @@ struct SkinnyFolded {
     UnitQuants<T> quants;
     quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
     uint32_t (&a)[4][4] = block.a[u % 2];
-    folded_unit<T, u>(block.header, quants, std::false_type{}, a);
+    folded_unit<T, u>(block.header, quants, false, a);
     pipeline.await(cursor.rows);
     const int32_t stage = cursor.rows.stage;
     wgmma_fence();

@@ -18,8 +18,6 @@ inline __half __float2half_rn(float v) { return {mr::float_to_half(v)}; }
 inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
 inline uint16_t __half_as_ushort(__half h) { return h.bits; }
 inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
-inline __half2 __low2half2(__half2 v) { return {v.x, v.x}; }
-inline __half2 __high2half2(__half2 v) { return {v.y, v.y}; }
 inline __half __float2half(float v) { return __float2half_rn(v); }
 inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2float(v.y)}; }
 inline __half2 __float2half2_rn(float v) { return __floats2half2_rn(v, v); }

@@ -67,16 +67,6 @@ inline void copy_or_zero(uint32_t to, const void* from, uint32_t bytes, uint32_t
 inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 16); }
 inline void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 4); }
 inline void prefetch_l2(const void*) {}
-inline uint4 load_constant16(const void* p, uint64_t) {
-  uint4 v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
-inline uint32_t load_constant4(const void* p, uint64_t) {
-  uint32_t v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
 inline uint64_t evict_first_policy() { return 0; }
 inline uint64_t evict_normal_policy() { return 0; }
 inline void copy16(uint32_t to, const void* from, uint64_t) { copy_or_zero(to, from, 16, 16); }

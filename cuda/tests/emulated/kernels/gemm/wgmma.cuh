@@ -52,7 +52,6 @@ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t ba
   barrier_at(barrier).bytes -= bytes;
   end_phase(barrier_at(barrier));
 }
-inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t) { bulk_copy(to, from, bytes, barrier); }
 template <int32_t count>
 void registers_up() {}
 template <int32_t count>
