@@ -102,7 +102,6 @@ class Rank {
   bool is_mixture(int32_t layer) const { return desc_.mlp(layer).kind == MR_MLP_EXPERTS; }
   void mixture(const StepShape& shape, int32_t layer, const Stream& on);
   void mix(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
-  int32_t expert_tile_of(const Span& rows, int32_t layer) const;
   void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const Stream& on);
   ExpertGemmArgs gate_experts(const Span& rows, int32_t layer, const InputType& type, const Stream& on);
   void multiply_shared(const Span& rows, int32_t layer, const Stream& on);

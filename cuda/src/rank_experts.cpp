@@ -46,15 +46,6 @@ void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const St
   CUDA_CHECK(launch_combine(sum, on));
 }
 
-// Pairs of a tile of these rows' plan.
-int32_t Rank::expert_tile_of(const Span& rows, int32_t index) const {
-  const Layer& l = shard_.layer(index);
-  const mr_experts_desc& e = desc_.experts(index);
-  int32_t most = most_expert_tile(l.expert_gate.type);
-  for (const PackedWeight* w : {&l.expert_up, &l.expert_down}) most = std::min(most, most_expert_tile(w->type));
-  return expert_tile(rows.kind, e.count, rows.count * e.used, most);
-}
-
 // The router, its choice, the plan of the grouped GEMMs, and the norm of their inputs: of few rows in one launch.
 void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t index, const BranchNorm& source, const Stream& on) {
   const Layer& l = shard_.layer(index);
@@ -86,7 +77,8 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
     route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
   if (choose_supported(e, rows.count)) {
     const bool norms = !source.applied && source.weight != nullptr;
-    CUDA_CHECK(launch_choose({router, route, norms ? norm_args(source, rows) : RmsNormArgs{}, expert_tile_of(rows, index)}, on));
+    const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
+    CUDA_CHECK(launch_choose({router, route, norms ? norm_args(source, rows) : RmsNormArgs{}, tile}, on));
     if (!norms) norm(source, rows, on);
     return;
   }
@@ -94,7 +86,7 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   CUDA_CHECK(launch_route(route, on));
   norm(source, rows, on);
   if (rows.count == 1) return;
-  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile_of(rows, index),
+  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile(rows.kind, e.count, rows.count * e.used),
                              space.plan, space.bytes,         route.bytes_each};
   CUDA_CHECK(launch_plan_experts(plan, on));
 }
@@ -112,7 +104,7 @@ ExpertGemmArgs Rank::gate_experts(const Span& rows, int32_t index, const InputTy
   args.act = type.act;
   args.x_scale = type.scale;
   args.plan = space.plan;
-  args.tile = expert_tile_of(rows, index);
+  args.tile = expert_tile(rows.kind, e.count, rows.count * e.used);
   args.rows = rows.count;
   args.experts = e.count;
   args.pairs = pairs;

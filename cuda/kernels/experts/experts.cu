@@ -28,7 +28,7 @@ GemvKernel find_kernel(int32_t type_index, Act act, GroupedForm form) {
   if constexpr (i < kWeightTypeCount) {
     if (i != type_index) return find_kernel<i + 1>(type_index, act, form);
     constexpr int32_t type = kWeightFormats[i].kernel();
-    return form < GroupedForm::kSeveralSingle16 ? few_rows_kernel<type>(act, form)
+    return form < GroupedForm::kSeveralSingle ? few_rows_kernel<type>(act, form)
            : form < GroupedForm::kManySingle    ? several_rows_kernel<type>(act, form)
            : form < GroupedForm::kOneGated      ? many_rows_kernel<type>(act, form)
                                                 : one_row_kernel<type>(act, form);

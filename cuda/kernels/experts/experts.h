@@ -3,7 +3,7 @@
 //   file             class     tile (rows x pairs)   how
 //   one_row.cuh      decode    16 x 1                the same for a single row: all of its loads are in flight at once
 //   few_rows.cuh     decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as gemv_async.cuh
-//   several_rows.cuh decode    256 x 16, 256 x 32    mma, cp.async; warps share a tile's pairs
+//   several_rows.cuh decode    256 x 16              mma, cp.async; warps share a tile's pairs
 //   many_rows.cuh    prefill   256 x 64              mma, cp.async; warps share a tile's pairs
 //
 // An expert's matrices are one stack: they follow one another (matrix_of of weight.h). A pair's bits depend on its row of x
@@ -47,19 +47,13 @@ struct ExpertGemmArgs {
   int32_t activation = 0;   // MR_ACT_*
 };
 
-// Most pairs of a tile of the decode class that its kernels for a type of weights multiply together: as many as leave registers for
-// two blocks on an SM. Scales that fold need more for each pair.
-constexpr int32_t most_expert_tile(int32_t type) { return type == kQ4_K || type == kQ5_K ? 16 : 32; }
+// Pairs of a tile of the decode class, which its kernels multiply together.
+constexpr int32_t kLeastExpertTile = 8, kMostExpertTile = 16;
 
-constexpr int32_t kLeastExpertTile = 8;
-
-// Pairs of a tile of the plan. With the decode class it is at least 16 if an expert has one on average, and twice what an expert has if
-// pairs spread evenly, so that few experts have two tiles, but at most `most`: the least most_expert_tile of the types.
-constexpr int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs, int32_t most) {
+// Pairs of a tile of the plan. Tiles of the decode class are the larger ones if an expert has a pair on average.
+constexpr int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
   if (kind == GemmClass::kPrefill) return 64;
-  int32_t tile = pairs < experts ? kLeastExpertTile : 2 * kLeastExpertTile;
-  while (tile < most && int64_t{tile} * experts < int64_t{pairs} * 2) tile *= 2;
-  return tile;
+  return pairs < experts ? kLeastExpertTile : kMostExpertTile;
 }
 
 // Raises the kernels' shared memory limits and measures how many tiles the device holds. Must be called once for each

@@ -18,17 +18,16 @@ struct GroupedParams {
 
 // GroupedForm is the kernel and the pairs of a tile, and whether its targets are gate and up.
 enum class GroupedForm : int32_t {
-  kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kSeveralSingle16, kSeveralPair16, kSeveralSingle32, kSeveralPair32,
-  kManySingle, kManyPair, kOneGated, kOneBranch
+  kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kSeveralSingle, kSeveralPair, kManySingle, kManyPair,
+  kOneGated, kOneBranch
 };
-constexpr int32_t kGroupedForms = 12;
+constexpr int32_t kGroupedForms = 10;
 
-// The form of decode tiles of up to this many pairs, at most 32.
+// The form of decode tiles of up to this many pairs, at most kMostExpertTile.
 constexpr GroupedForm grouped_form(int32_t pairs, bool pair) {
-  const GroupedForm single = pairs == 1    ? GroupedForm::kFewSingle1
-                             : pairs <= 8  ? GroupedForm::kFewSingle8
-                             : pairs <= 16 ? GroupedForm::kSeveralSingle16
-                                           : GroupedForm::kSeveralSingle32;
+  const GroupedForm single = pairs == 1   ? GroupedForm::kFewSingle1
+                             : pairs <= 8 ? GroupedForm::kFewSingle8
+                                          : GroupedForm::kSeveralSingle;
   return static_cast<GroupedForm>(static_cast<int32_t>(single) + (pair ? 1 : 0));
 }
 

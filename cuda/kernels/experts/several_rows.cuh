@@ -6,7 +6,7 @@
 //                              |
 //        a unit of 64 inputs:  two panels to A fragments, once for the whole tile; a B fragment for each 8 pairs; mma
 //
-// Weights are read and unpacked once for up to 32 pairs (of Q4_K and Q5_K 16), and rows are read once for 16 panels: few_rows.cuh
+// Weights are read and unpacked once for up to 16 pairs, and rows are read once for 16 panels: few_rows.cuh
 // reads both again for each panel and each 8 pairs. A warp has all of K. It keeps the sum of the current split-K slice and the sum of
 // the slices before it, so a pair has the bits of few_rows. Blocks are persistent and their pipelines are not drained between items.
 // Fragments without pairs are skipped.
@@ -18,10 +18,10 @@
 
 namespace mr::cuda {
 
-template <int32_t T, class A, int32_t pairs_, int32_t room>
+template <int32_t T, class A, int32_t room>
 struct SeveralLayout {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t pairs = pairs_, fragments = pairs / 8;
+  static constexpr int32_t pairs = kMostExpertTile, fragments = pairs / 8;
   static constexpr int32_t blocks = T == kF32 ? 1 : 2;  // of an SM
   // Units of a stage: a group, or as many as keep a stage of weights within 40 KiB.
   static constexpr int32_t unit = f.quants + f.high + f.scales, panels = 16;
@@ -43,9 +43,9 @@ struct SeveralLayout {
   static constexpr int32_t rows_at = stages * Weights::stage, pairs_at = rows_at + stages * rows, bytes = bytes_of(stages);
 };
 
-template <int32_t T, class A, int32_t kPairs, bool pair>
+template <int32_t T, class A, bool pair>
 struct SeveralRowsBlock {
-  using Layout = SeveralLayout<T, A, kPairs, kGemvSharedKiB>;
+  using Layout = SeveralLayout<T, A, kGemvSharedKiB>;
   using Shape = typename Layout::Shape;
   using Pipeline = GemvAsyncPipeline<T, A, Shape>;
   using Mma = GemvAsyncMma<T, A, Shape>;
@@ -56,12 +56,12 @@ struct SeveralRowsBlock {
   static constexpr int32_t kPanels = 2, kStages = Layout::stages, kUnits = Layout::units, kFragments = Layout::fragments;
   static constexpr int32_t kBlockPanels = Shape::warps * (pair ? 1 : kPanels);  // of a target
   static constexpr int32_t kRowPieces = kUnits * 8, kRowsAtOnce = Shape::threads / kRowPieces;
-  static constexpr int32_t kRowSteps = (kPairs + kRowsAtOnce - 1) / kRowsAtOnce;  // 16-byte pieces of a thread
+  static constexpr int32_t kRowSteps = (Layout::pairs + kRowsAtOnce - 1) / kRowsAtOnce;  // 16-byte pieces of a thread
 
   const GroupedParams& grouped;
   const GemvParams& p;
   const Pipeline pipeline;
-  int32_t* const pairs;  // two buffers of kPairs: the pairs of an item's tile, in shared memory
+  int32_t* const pairs;  // two buffers of Layout::pairs: the pairs of an item's tile, in shared memory
   const int32_t warp = pipeline.warp, lane = pipeline.lane;
   const int32_t panel_blocks = (p.targets[0].panels + kBlockPanels - 1) / kBlockPanels;
   int32_t tiles = 0, items = 0;
@@ -383,7 +383,7 @@ struct SeveralRowsBlock {
     int32_t stage = 0, free_stage = kStages - 1, buffer = 0;
 #pragma unroll 1
     for (int32_t item = first_item; item < items; item += step) {
-      int32_t* const of = pairs + buffer * kPairs;
+      int32_t* const of = pairs + buffer * Layout::pairs;
       if (thread() < tile.count) of[thread()] = grouped.plan.pairs[tile.first + thread()];
       float bias[kPanels][2];
       load_biases(bias, tile, item);
@@ -408,38 +408,33 @@ struct SeveralRowsBlock {
   }
 };
 
-template <int32_t T, class A, int32_t kPairs, bool pair>
-__global__ void __launch_bounds__(256, SeveralLayout<T, A, kPairs, 228>::blocks) several_rows(const __grid_constant__ GroupedParams p) {
-  using Layout = SeveralLayout<T, A, kPairs, kGemvSharedKiB>;
+template <int32_t T, class A, bool pair>
+__global__ void __launch_bounds__(256, SeveralLayout<T, A, 228>::blocks) several_rows(const __grid_constant__ GroupedParams p) {
+  using Layout = SeveralLayout<T, A, kGemvSharedKiB>;
   uint8_t* const memory = dynamic_memory();
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  SeveralRowsBlock<T, A, kPairs, pair> block{
+  SeveralRowsBlock<T, A, pair> block{
       p, p.gemm, {p.gemm, warp, lane, shared_address(memory), nullptr, evict_normal_policy(), 0, p.gemm.groups * Format<T>::f.units},
       reinterpret_cast<int32_t*>(memory + Layout::pairs_at)};
   block.run();
 }
 
-template <int32_t T, class A, int32_t kPairs, bool pair>
+template <int32_t T, class A, bool pair>
 GemvKernel several_rows_kernel_with() {
-  return {reinterpret_cast<const void*>(&several_rows<T, A, kPairs, pair>),
+  return {reinterpret_cast<const void*>(&several_rows<T, A, pair>),
           [](int32_t capability) {
-            return gemv_shared_bytes(capability, [](auto room) { return SeveralLayout<T, A, kPairs, decltype(room)::value>::bytes; });
+            return gemv_shared_bytes(capability, [](auto room) { return SeveralLayout<T, A, decltype(room)::value>::bytes; });
           },
-          256, SeveralRowsBlock<T, A, kPairs, pair>::kBlockPanels, kPairs};
+          256, SeveralRowsBlock<T, A, pair>::kBlockPanels, kMostExpertTile};
 }
 
 template <int32_t T, class A>
 GemvKernel several_rows_kernel_for(GroupedForm form) {
   switch (form) {
-    case GroupedForm::kSeveralSingle16: return several_rows_kernel_with<T, A, 16, false>();
-    case GroupedForm::kSeveralPair16: return several_rows_kernel_with<T, A, 16, true>();
-    default: break;
+    case GroupedForm::kSeveralSingle: return several_rows_kernel_with<T, A, false>();
+    case GroupedForm::kSeveralPair: return several_rows_kernel_with<T, A, true>();
+    default: return {};
   }
-  if constexpr (most_expert_tile(T) == 32) {
-    if (form == GroupedForm::kSeveralSingle32) return several_rows_kernel_with<T, A, 32, false>();
-    if (form == GroupedForm::kSeveralPair32) return several_rows_kernel_with<T, A, 32, true>();
-  }
-  return {};
 }
 
 // Quantised weights multiply f16 activations alone.
