@@ -7,8 +7,9 @@
 namespace mr::cpu {
 namespace {
 
-KvLayout layout_of(const mr_mixer_desc& m, const mr_runner_config& config) {
-  return KvLayout{config.kv_type, config.block_size, m.kv_heads, m.key_dim, pad_dim(m.key_dim)};
+KvLayout layout_of(const Description& model, const mr_mixer_desc& m, const mr_runner_config& config) {
+  const int32_t dim = by_latent(m) ? cached_width(model, m) : m.key_dim;
+  return KvLayout{config.kv_type, config.block_size, m.kv_heads, dim, pad_dim(dim), m.latent};
 }
 
 }  // namespace
@@ -16,8 +17,8 @@ KvLayout layout_of(const mr_mixer_desc& m, const mr_runner_config& config) {
 uint64_t KvCache::bytes_per_block(const Description& model, const mr_runner_config& config) {
   uint64_t bytes = 0;
   for (const mr_layer_desc& layer : model.layers)
-    if (attends(layer.mixer) && layer.mixer.kv_layer == 0)
-      bytes += 2 * static_cast<uint64_t>(layout_of(layer.mixer, config).block_stride());
+    if (keeps_keys(layer.mixer) && layer.mixer.kv_layer == 0)
+      bytes += static_cast<uint64_t>(layout_of(model, layer.mixer, config).block_bytes());
   return bytes;
 }
 
@@ -25,7 +26,7 @@ KvCache::KvCache(Ledger& ledger, const Description& model, const mr_runner_confi
     : memory_(ledger.allocate(pool_bytes(config, bytes_per_block(model, config)), MR_PURPOSE_KV, false)) {
   uint64_t begin = 0;
   for (const mr_layer_desc& layer : model.layers) {
-    if (!attends(layer.mixer)) {
+    if (!keeps_keys(layer.mixer)) {
       layers_.push_back(Layer{});
       continue;
     }
@@ -35,10 +36,10 @@ KvCache::KvCache(Ledger& ledger, const Description& model, const mr_runner_confi
       layers_.push_back(shared);
       continue;
     }
-    const KvLayout layout = layout_of(layer.mixer, config);
-    const uint64_t plane = static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(layout.block_stride());
-    layers_.push_back(Layer{layout, begin, plane, true});
-    begin += 2 * plane;
+    const KvLayout layout = layout_of(model, layer.mixer, config);
+    const uint64_t blocks = static_cast<uint64_t>(config.kv_blocks), plane = blocks * static_cast<uint64_t>(layout.block_stride());
+    layers_.push_back(Layer{layout, begin, layout.latent == 0 ? plane : 0, true});
+    begin += blocks * static_cast<uint64_t>(layout.block_bytes());
   }
 }
 
@@ -50,7 +51,7 @@ void KvCache::each_plane(int32_t block, Copy copy) const {
     const uint64_t size = static_cast<uint64_t>(layer.layout.block_stride());
     uint8_t* const keys = memory_.as<uint8_t>() + layer.begin + static_cast<uint64_t>(block) * size;
     copy(keys, size);
-    copy(keys + layer.plane, size);
+    if (layer.plane != 0) copy(keys + layer.plane, size);
   }
 }
 

@@ -66,6 +66,7 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
     if (desc.mixer(i).kind == MR_MIX_DELTA) refuse(i, "a gated delta rule");
     if (desc.mixer(i).kind == MR_MIX_CONV) refuse(i, "a short convolution");
+    if (by_latent(desc.mixer(i))) refuse(i, "attention over a latent");
     if (gated_output(desc.mixer(i))) refuse(i, "attention with an output gate");
     check_mixer(desc.mixer(i), i, shared_bytes);
     if (ranks > 1) check_shared(desc, i);

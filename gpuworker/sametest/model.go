@@ -25,12 +25,13 @@ const (
 	modelLong      = numOrdinary + 1
 	firstDescribed = numOrdinary + 2
 	numRandom      = 8
-	numDescribed   = numRandom + 2
+	numDescribed   = numRandom + 3
 )
 
 // models differ in all that decides which kernels run: widths of heads, how many share keys, types,
 // rotation, norms, biases. The described ones have random layers with windows, caps, shared keys
-// and whatever else a description may have, and the last of them layers that carry a state.
+// and whatever else a description may have, and the last of them layers that carry a state or
+// attend to latents.
 var models = withDescribed([firstDescribed + numDescribed]model{
 	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32},
 	{"heads of 64, F16", shape(func(d *engine.Uniform) {
@@ -78,6 +79,9 @@ func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed 
 		weights := []engine.Type{engine.F32, engine.BF16}[i]
 		models[firstDescribed+numRandom+i] = model{name: fmt.Sprintf("delta nets and convolutions, %d", i), desc: desc, types: one(weights), kv: kv}
 	}
+	desc := enginetest.Latents()
+	desc.Context = 1024
+	models[firstDescribed+numRandom+2] = model{name: "latents", desc: desc, types: one(engine.F16), kv: engine.BF16}
 	return models
 }
 

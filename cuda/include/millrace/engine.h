@@ -24,6 +24,7 @@
  * 2.5  mixtures of experts: MR_MLP_EXPERTS, mr_layer_desc.experts and their roles, the third dim of a tensor
  * 2.6  layers that carry state: MR_MIX_DELTA, MR_MIX_CONV, MR_MIX_OUT_GATE and their roles; saved_states and host_states of a runner,
  *      state_from and state_to of a segment, MR_PRE_STATE_OUT and _IN
+ * 2.7  attention over a latent: latent and query_latent of a mixer, the roles of MR_MIX_LATENT
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -38,7 +39,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 2u
-#define MR_ABI_MINOR 6u
+#define MR_ABI_MINOR 7u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */

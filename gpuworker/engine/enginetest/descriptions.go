@@ -50,6 +50,9 @@ func Description(seed uint64) engine.ModelDesc {
 	if g := (describer{generator(seed ^ 0x7374617465)}); g.one(3) {
 		g.states(&d)
 	}
+	if g := (describer{generator(seed ^ 0x6c6174656e74)}); g.one(4) {
+		g.latents(&d)
+	}
 	return d
 }
 

@@ -43,6 +43,13 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 			testRolesOf(t, open(t, opener), desc)
 		}
 	})
+	t.Run("latents", func(t *testing.T) {
+		byLatent, direct := Latents(), Latents()
+		direct.Layers[0], direct.Layers[2] = direct.Layers[2], direct.Layers[0]
+		for _, desc := range []engine.ModelDesc{byLatent, direct} {
+			testRolesOf(t, open(t, opener), desc)
+		}
+	})
 	t.Run("states and gates", func(t *testing.T) {
 		delta, conv, gated := Hybrid(), Hybrid(), Small().Model()
 		conv.Layers[0], conv.Layers[2] = conv.Layers[2], conv.Layers[0]
@@ -76,19 +83,19 @@ func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	}
 }
 
-// skipUnbuilt skips a test of a model with experts, states or gates if a GPU refuses them, which it
-// must do by the name of a layer. The other engines compute every block.
+// skipUnbuilt skips a test of a model with experts, states, latents or gates if a GPU refuses them,
+// which it must do by the name of a layer. The other engines compute every block.
 func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	t.Helper()
 	mixture := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
-	state := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind != engine.MixAttention || l.Mixer.OutGate })
-	if !mixture && !state {
+	other := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind != engine.MixAttention || l.Mixer.OutGate })
+	if !mixture && !other {
 		return
 	}
 	m, err := dev.NewModel(*desc)
 	if errors.Is(err, engine.ErrUnsupported) {
 		requireGPU(t, dev, err)
-		require.Regexp(t, `layer \d+ has (a mixture of experts|a gated delta rule|a short convolution|attention with an output gate)`, err.Error())
+		require.Regexp(t, `layer \d+ has (a mixture of experts|a gated delta rule|a short convolution|attention with an output gate|attention over a latent)`, err.Error())
 		t.Skip("this GPU worker has no kernels for the model, which CPU workers run: ", err)
 	}
 	require.NoError(t, err)

@@ -77,6 +77,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"shapes", true, testShapes},
 		{"descriptions", true, testDescriptions},
 		{"states", true, testStates},
+		{"latents", true, testLatents},
 		{"sampling", opts.Numeric, testSampling},
 		{"experts", opts.Numeric, testExperts},
 		{"sameness", true, testSameness},
