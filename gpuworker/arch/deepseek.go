@@ -22,12 +22,8 @@ func deepseek2(r *reader) engine.ModelDesc {
 	d := r.outer()
 	mixer := r.latentMixer(&d)
 	d.Vocab = r.vocabulary()
-	if r.err != nil {
-		return d
-	}
-	widths := r.each("feed_forward_length", layers, nil)
-	for i := range layers {
-		d.Layers = append(d.Layers, engine.Layer{Mixer: mixer, MLP: engine.MLP{Kind: engine.MLPDense, Width: widths[i]}})
+	for _, width := range r.each("feed_forward_length", layers, nil) {
+		d.Layers = append(d.Layers, engine.Layer{Mixer: mixer, MLP: engine.MLP{Kind: engine.MLPDense, Width: width}})
 	}
 	r.skipPredictors(&d)
 	shared := r.shared()
@@ -80,11 +76,19 @@ func (r *reader) latentMixer(d *engine.ModelDesc) engine.Mixer {
 		value int
 	}{{"attention.head_count_kv", 1}, {"attention.key_length", m.Latent + rope.Dims}, {"attention.value_length", m.Latent}} {
 		if got := r.size(want.key, want.value); got != want.value {
-			r.fail(invalid("metadata %s%s is %d, want %d with a latent of %d and a rotation of %d dims", r.prefix, want.key, got, want.value, m.Latent, rope.Dims))
+			r.fail(invalid("metadata %s%s is %d, want %d, because %sattention.kv_lora_rank is %d and %srope.dimension_count %d", r.prefix, want.key, got,
+				want.value, r.prefix, m.Latent, r.prefix, rope.Dims))
 		}
 	}
+	if r.has("attention.scale") {
+		m.Scale = r.within("attention.scale", 0, 1/maxAttnScale, maxAttnScale)
+	}
 	if r.scoreFactor != 0 {
-		m.Scale = float32(r.scoreFactor / math.Sqrt(float64(m.KeyDim)))
+		scale := float64(m.Scale)
+		if scale == 0 {
+			scale = 1 / math.Sqrt(float64(m.KeyDim))
+		}
+		m.Scale = float32(r.scoreFactor * scale)
 	}
 	return m
 }

@@ -22,8 +22,7 @@ var smallVariants = map[string]Family{
 		Architecture: "deepseek2",
 		Keys: changed("deepseek2", map[string]any{
 			"expert_gating_func": uint32(1), "expert_weights_norm": false, "expert_group_used_count": uint32(3), "expert_weights_scale": float32(4),
-		}, "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast",
-			"rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier"),
+		}, "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_log_multiplier"),
 		Tensors: []string{headName},
 	},
 	"gemma4-dense": {
