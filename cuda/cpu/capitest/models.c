@@ -110,6 +110,16 @@ void bind_all(mr_device *device, mr_model *model, const plain_model *d, int mixe
   }
 }
 
+/* Makes a layer attention over a latent. */
+static mr_mixer_desc *latent_of(mr_layer_desc *layer) {
+  mr_mixer_desc *const m = &layer->mixer;
+  m->kind = MR_MIX_LATENT;
+  m->kv_heads = 1;
+  m->key_dim = 80;
+  m->latent = 40;
+  return m;
+}
+
 /* tiny_model with one member of the description, of layer 1 or of the rope changed is refused. */
 #define REFUSED(of, member, value, code, text)                         \
   do {                                                                 \
@@ -165,26 +175,17 @@ static void test_descriptions(mr_device *device) {
   REFUSE(layer->mixer., kind, MR_MIX_LATENT, "layer 1 kv_heads is 2: want 1 to 1");
   REFUSE(layer->mixer., latent, 8, "layer 1 is attention, and has a latent");
   REFUSE(layer->mixer., query_latent, 8, "layer 1 is attention, and has a latent");
-  {
-    const mr_mixer_desc attention = layer->mixer;
-    mr_mixer_desc *const m = &layer->mixer;
-    m->kind = MR_MIX_LATENT;
-    m->kv_heads = 1;
-    m->key_dim = 80;
-    m->latent = 40;
-    REFUSE(m->, latent, 0, "layer 1 latent is 0");
-    REFUSE(m->, latent, 1 << 20, "layer 1 latent is 1048576");
-    REFUSE(m->, query_latent, -1, "layer 1 query_latent is -1");
-    REFUSE(m->, heads, 0, "layer 1 heads is 0");
-    REFUSE(m->, value_dim, 0, "layer 1 value_dim is 0");
-    REFUSE(m->, rope, -1, "layer 1 rope is -1: want 0 to 0");
-    REFUSE(m->, key_dim, 64, "layer 1 rotates 64 dims of heads of 64: want fewer");
-    REFUSE(m->, scale, NAN, "layer 1 scale is");
-    REFUSE(m->, window, 4, "layer 1 is attention over a latent, and sets what only other mixers have");
-    REFUSE(m->, kv_layer, 1, "layer 1 is attention over a latent, and sets what only other mixers have");
-    REFUSE(m->, flags, MR_MIX_QKV_BIAS, "layer 1 is attention over a latent, and sets what only other mixers have");
-    layer->mixer = attention;
-  }
+  REFUSE(latent_of(layer)->, latent, 0, "layer 1 latent is 0");
+  REFUSE(latent_of(layer)->, latent, 1 << 20, "layer 1 latent is 1048576");
+  REFUSE(latent_of(layer)->, query_latent, -1, "layer 1 query_latent is -1");
+  REFUSE(latent_of(layer)->, heads, 0, "layer 1 heads is 0");
+  REFUSE(latent_of(layer)->, value_dim, 0, "layer 1 value_dim is 0");
+  REFUSE(latent_of(layer)->, rope, -1, "layer 1 rope is -1: want 0 to 0");
+  REFUSE(latent_of(layer)->, key_dim, 64, "layer 1 rotates 64 dims of heads of 64: want fewer");
+  REFUSE(latent_of(layer)->, scale, NAN, "layer 1 scale is");
+  REFUSE(latent_of(layer)->, window, 4, "layer 1 is attention over a latent, and sets what only other mixers have");
+  REFUSE(latent_of(layer)->, kv_layer, 1, "layer 1 is attention over a latent, and sets what only other mixers have");
+  REFUSE(latent_of(layer)->, flags, MR_MIX_QKV_BIAS, "layer 1 is attention over a latent, and sets what only other mixers have");
   REFUSE(layer->mlp., kind, 0, "layer 1 mlp kind is 0");
   REFUSE(layer->mlp., kind, MR_MLP_EXPERTS, "layer 1 experts is 0");
   REFUSE(layer->experts., count, 4, "layer 1 mlp is dense and has experts");
