@@ -56,7 +56,9 @@ constexpr int64_t value_width(const mr_mixer_desc& m) { return int64_t{m.kv_head
 constexpr int64_t attended_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.value_dim; }
 
 // Dims of a head that the layer's rotation turns; 0 without one.
-inline int32_t rotated_dims(const Description& d, const mr_mixer_desc& m) { return m.rope < 0 ? 0 : d.ropes[static_cast<size_t>(m.rope)].dims; }
+inline int32_t rotated_dims(const Description& d, const mr_mixer_desc& m) {
+  return m.rope < 0 || static_cast<size_t>(m.rope) >= d.ropes.size() ? 0 : d.ropes[static_cast<size_t>(m.rope)].dims;
+}
 // Of attention over a latent: the width of a position in the cache.
 inline int32_t cached_width(const Description& d, const mr_mixer_desc& m) { return m.latent + rotated_dims(d, m); }
 

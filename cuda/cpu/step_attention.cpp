@@ -210,7 +210,8 @@ void StepForward::cut_tiles(const StepPlan& plan, const mr_mixer_desc& m, int64_
   int32_t at = 0;
   for (int32_t i = 0; i < static_cast<int32_t>(plan.segments.size()); ++i) {
     const mr_segment& s = plan.segments[static_cast<size_t>(i)];
-    const int32_t begin = static_cast<int32_t>(std::max<int64_t>(first, at)), end = static_cast<int32_t>(std::min<int64_t>(last, at + s.count));
+    const int32_t begin = static_cast<int32_t>(std::max<int64_t>(first, at));
+    const int32_t end = static_cast<int32_t>(std::min<int64_t>(last, at + s.count));
     for (int32_t t = begin; t < end; t += tile) tiles_.push_back(Tile{i, t, std::min(tile, end - t), s.first_position + s.count});
     at += s.count;
   }

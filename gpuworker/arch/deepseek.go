@@ -6,16 +6,16 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// maxLatentHeads and maxQueryLatent are those of the engines. Published models have 16 to 128 heads and
-// latents of queries of 768 to 1536.
+// maxLatentHeads and maxQueryLatent are those of the engines. Published models have 16 to 128 heads
+// and latents of queries of 768 to 1536.
 const (
 	maxLatentHeads = 1 << 14
 	maxQueryLatent = 1 << 16
 )
 
-// deepseek2 is DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over a latent, and after the
-// dense layers mixtures with a shared expert. V2 weighs experts by softmax and chooses groups by
-// their best; V3 and later weigh by sigmoid, have biases of the choice, and choose groups by the
+// deepseek2 is DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over a latent, and after
+// the dense layers mixtures with a shared expert. V2 weighs experts by softmax and chooses groups
+// by their best; V3 and later weigh by sigmoid, have biases of the choice, and choose groups by the
 // sum of their two best. Layers that predict further tokens are skipped.
 func deepseek2(r *reader) engine.ModelDesc {
 	layers := r.bounded("block_count", 0, maxLayers)
@@ -40,8 +40,8 @@ func deepseek2(r *reader) engine.ModelDesc {
 	return d
 }
 
-// gatingOfOldFiles is the gating of files without the key: softmax, as in DeepSeek V2, but sigmoid in
-// GLM-4.7-Flash, which llama.cpp too knows by its size.
+// gatingOfOldFiles is the gating of files without the key: softmax, as in DeepSeek V2, but sigmoid
+// in GLM-4.7-Flash, which is recognised by its size, as in llama.cpp.
 func (r *reader) gatingOfOldFiles(d *engine.ModelDesc) engine.Gating {
 	if n := len(d.Layers) + r.skipped; d.Vocab == 154880 && (n == 47 || n == 48) {
 		return engine.GateSigmoid

@@ -128,7 +128,8 @@ void shape(Isa isa, int32_t type, int32_t dim, int32_t block, int32_t group, int
       CHECK(check::close(got, want, 5e-6, 5e-6), "%s type %d dim %d latent %d block %d group %d keys %d row %d d %d: %g, wanted %g",
             name(isa), type, dim, latent, block, group, keys, i, d, got, want);
     }
-    for (int32_t d = value_dim; d < pitch; ++d) CHECK(r.out_rows[static_cast<size_t>(i)][d] == 55, "%s: wrote beyond a row", name(isa));
+    for (int32_t d = value_dim; d < pitch; ++d)
+      CHECK(r.out_rows[static_cast<size_t>(i)][d] == 55, "%s: wrote beyond a row", name(isa));
     if (check::failures > 10) std::exit(check::report("attention"));
   }
   // One row at a time, over other blocks: the same bits.
@@ -136,7 +137,8 @@ void shape(Isa isa, int32_t type, int32_t dim, int32_t block, int32_t group, int
   std::fill(r.out.begin(), r.out.end(), 55.0f);
   for (int32_t i = 0; i < rows; ++i) attend(isa, shuffled, r, head, i, 1, scale);
   CHECK(std::memcmp(together.data(), r.out.data(), r.out.size() * 4) == 0,
-        "%s type %d dim %d latent %d block %d group %d keys %d: rows alone have other bits", name(isa), type, dim, latent, block, group, keys);
+        "%s type %d dim %d latent %d block %d group %d keys %d: rows alone have other bits", name(isa), type, dim, latent, block, group,
+        keys);
 }
 
 void all(Isa isa) {

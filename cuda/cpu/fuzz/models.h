@@ -93,7 +93,10 @@ bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc&
 
 inline void create_model(World& w, Input& in) {
   Arena arena;
-  Described model_of(in.once_in(2) ? rich_description() : in.once_in(3) ? state_description() : in.once_in(2) ? latent_description() : small_description());
+  Described model_of(in.once_in(2)   ? rich_description()
+                     : in.once_in(3) ? state_description()
+                     : in.once_in(2) ? latent_description()
+                                     : small_description());
   plain_arrays& arrays = model_of.arrays;
   const int32_t layers = model_of.desc.layer_count;
   in.bend(&model_of.desc);
