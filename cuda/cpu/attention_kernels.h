@@ -88,6 +88,33 @@ MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0
   }
 }
 
+// Scores of R rows against K keys of a latent, `dims` dims each, into out rows of attention_chunk floats.
+template <class Stored, int R, int K>
+MR_INLINE void dot_rows(const float* const* q, int32_t dims, const uint8_t* const* keys, float scale, float* out) {
+  constexpr int64_t vector = W * static_cast<int64_t>(sizeof(typename Stored::Element));
+  VF sum[R][K] = {};
+  const float* row[R];
+  const uint8_t* key[K];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) row[r] = q[r];
+#pragma GCC unroll 4
+  for (int k = 0; k < K; ++k) key[k] = keys[k];
+  for (int32_t d = 0; d < dims; d += W) {
+    VF part[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) part[r] = load(row[r] + d);
+#pragma GCC unroll 4
+    for (int k = 0; k < K; ++k) {
+      const VF x = Stored::load(key[k]);
+      key[k] += vector;
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sum[r][k] = fma(part[r], x, sum[r][k]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int k = 0; k < K; ++k) out[r * attention_chunk + k] = fold_sum(sum[r][k]) * scale;
+}
+
 // acc[r][0 .. N*W) += sum over `tokens` tokens of p[r][token] * value vector; value rows are `stride` bytes apart. As many
 // rows from ask on are asked for in passing.
 template <class Stored, int R, int N>
@@ -127,7 +154,9 @@ struct Attention {
       : a(args), l(args.layout), head(args.kv_head * args.layout.head_stride()) {}
 
   int64_t at(int32_t token) const { return a.blocks[token / l.block_size] * l.block_stride() + head; }
-  const uint8_t* key(int32_t token) const { return a.keys + at(token) + token % l.block_size * element; }
+  const uint8_t* key(int32_t token) const {
+    return l.latent != 0 ? value(token) : a.keys + at(token) + token % l.block_size * element;
+  }
   const uint8_t* value(int32_t token) const {
     return a.values + at(token) + token % l.block_size * l.padded_dim * element;
   }
@@ -142,7 +171,22 @@ struct Attention {
 
   // Keys [from, count) of the chunk; from is a multiple of 2 W.
   template <int R>
+  __attribute__((noinline)) void latent_scores(const float* const* q, int32_t base, int32_t from, int32_t count, float* out) const {
+    constexpr int32_t keys = 4;
+    int32_t t = from;
+    for (; t + keys <= count; t += keys) {
+      const uint8_t* const k[keys] = {key(base + t), key(base + t + 1), key(base + t + 2), key(base + t + 3)};
+      dot_rows<Stored, R, keys>(q, l.padded_dim, k, a.scale, out + t);
+    }
+    for (; t < count; ++t) {
+      const uint8_t* const k = key(base + t);
+      dot_rows<Stored, R, 1>(q, l.padded_dim, &k, a.scale, out + t);
+    }
+  }
+
+  template <int R>
   __attribute__((noinline)) void scores(const float* const* q, int32_t base, int32_t from, int32_t count, float* out) const {
+    if (l.latent != 0) return latent_scores<R>(q, base, from, count, out);
     const int64_t stride = l.block_size * element;
     const auto second = [&](int32_t first) { return first + W < count ? first + W : first; };
     // The values' first two blocks, or every line of the first one where those are `stride` bytes apart.
@@ -159,14 +203,14 @@ struct Attention {
   // Tokens [from, to) of the chunk that begins at position base.
   template <int R>
   __attribute__((noinline)) void weigh(const float* p, int32_t base, int32_t from, int32_t to, float* acc) const {
-    const int64_t stride = l.padded_dim * element, acc_stride = l.padded_dim;
+    const int64_t stride = l.padded_dim * element, acc_stride = l.padded_value();
     for (int32_t t = from, tokens; t < to; t += tokens) {
       tokens = least(l.block_size - (base + t) % l.block_size, to - t);
       const int32_t ahead = t + 2 * l.block_size;
       const uint8_t* v = value(base + t);
       const uint8_t* ask = ahead < to ? value(base + ahead) : behind(base, ahead - to);
-      for (int32_t d = 0, width; d < l.padded_dim; d += width, v += width * element, ask += width * element) {
-        const int32_t vectors = (l.padded_dim - d) / W;
+      for (int32_t d = 0, width; d < acc_stride; d += width, v += width * element, ask += width * element) {
+        const int32_t vectors = (static_cast<int32_t>(acc_stride) - d) / W;
         float* const out = acc + d;
         width = (vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1) * W;
         if (vectors >= 4) weigh_rows<Stored, R, 4>(p + t, tokens, v, stride, ask, out, acc_stride);
@@ -229,7 +273,7 @@ struct Attention {
 
   // What rows [begin, end), all of which see some of it, see of the chunk at position base.
   void chunk(int32_t base, int32_t begin, int32_t end, const ChunkRecord& out) const {
-    const int64_t dim = l.padded_dim;
+    const int64_t dim = l.padded_value();
     const int32_t rows = end - begin, groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
     const auto seen = [&](int32_t r) { return least(a.visible[r] - base, attention_chunk); };
     const auto low = [&](int32_t r) {
@@ -267,8 +311,9 @@ struct Attention {
 
   void run() const {
     float* const records = a.scratch + a.rows * attention_chunk;
-    const ChunkRecord all(records, a.rows, l.padded_dim);
-    const ChunkRecord one(records + attention_record(a.rows, l.padded_dim), a.rows, l.padded_dim);
+    const int64_t dim = l.padded_value();
+    const ChunkRecord all(records, a.rows, dim);
+    const ChunkRecord one(records + attention_record(a.rows, dim), a.rows, dim);
     int32_t begin = 0, before = 0;
     for (int32_t c = a.first_chunk(0); c * attention_chunk < longest(); ++c) {
       while (a.visible[begin] <= c * attention_chunk) ++begin;
@@ -276,8 +321,8 @@ struct Attention {
       const bool first = before <= begin;  // of every row that sees this chunk
       chunk(c * attention_chunk, begin, end, first ? all : one);
       if (!first) {
-        merge_chunk(all, one, begin, before, l.padded_dim);
-        begin_rows(all, one, before, end, l.padded_dim);
+        merge_chunk(all, one, begin, before, dim);
+        begin_rows(all, one, before, end, dim);
       }
       before = end;
     }
@@ -286,10 +331,11 @@ struct Attention {
 
   void run_chunks(int32_t from, int32_t to, float* records) const {
     int32_t begin = 0;
-    for (int32_t c = from; c < to; ++c, records += attention_record(a.rows, l.padded_dim)) {
+    const int64_t dim = l.padded_value();
+    for (int32_t c = from; c < to; ++c, records += attention_record(a.rows, dim)) {
       while (a.visible[begin] <= c * attention_chunk) ++begin;
       const int32_t end = begun(c);
-      if (begin < end) chunk(c * attention_chunk, begin, end, ChunkRecord(records, a.rows, l.padded_dim));
+      if (begin < end) chunk(c * attention_chunk, begin, end, ChunkRecord(records, a.rows, dim));
     }
   }
 };

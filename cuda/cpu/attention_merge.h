@@ -12,7 +12,7 @@ namespace {
 
 // What a row has seen of one chunk, or of all up to one: a record of attention_record floats.
 struct ChunkRecord {
-  float* sum;     // (rows, padded_dim): values weighted by exp(score - top)
+  float* sum;     // (rows, padded_value): values weighted by exp(score - top)
   float* top;     // (rows): the greatest score
   float* weight;  // (rows): sum of exp(score - top)
 
@@ -57,25 +57,26 @@ void merge_sinks(const AttentionArgs& a, const ChunkRecord& all) {
     const float share = decay(all.top[r], merged);
     all.weight[r] = all.weight[r] * share + decay(sink, merged);
     all.top[r] = merged;
-    float* const sum = all.sum + r * a.layout.padded_dim;
-    for (int64_t d = 0; d < a.layout.padded_dim; d += W) store(sum + d, load(sum + d) * splat(share));
+    float* const sum = all.sum + r * a.layout.padded_value();
+    for (int64_t d = 0; d < a.layout.padded_value(); d += W) store(sum + d, load(sum + d) * splat(share));
   }
 }
 
 // The rows' outputs, when `all` has seen all of theirs.
 void give_rows(const AttentionArgs& a, const ChunkRecord& all) {
-  const int64_t dim = a.layout.padded_dim;
+  const int64_t dim = a.layout.padded_value();
+  const int32_t width = a.layout.value_dim();
   if (a.sinks != nullptr) merge_sinks(a, all);
   for (int32_t r = 0; r < a.rows; ++r) {
     const VF divisor = splat(all.weight[r] == 0 ? 1.0f : all.weight[r]);
     int32_t d = 0;
-    for (; d + W <= a.layout.head_dim; d += W) store(a.out[r] + d, load(all.sum + r * dim + d) / divisor);
-    if (d < a.layout.head_dim) store_some(a.out[r] + d, a.layout.head_dim - d, load(all.sum + r * dim + d) / divisor);
+    for (; d + W <= width; d += W) store(a.out[r] + d, load(all.sum + r * dim + d) / divisor);
+    if (d < width) store_some(a.out[r] + d, width - d, load(all.sum + r * dim + d) / divisor);
   }
 }
 
 void merge_chunks(const AttentionArgs& args, int32_t from, int32_t to, float* records, float* state) {
-  const int64_t dim = args.layout.padded_dim, size = attention_record(args.rows, dim);
+  const int64_t dim = args.layout.padded_value(), size = attention_record(args.rows, dim);
   const ChunkRecord all(state, args.rows, dim);
   int32_t begin = 0, before = 0;
   for (int32_t c = from; c < to; ++c, records += size) {

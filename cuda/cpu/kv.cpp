@@ -8,8 +8,9 @@
 namespace mr::cpu {
 namespace {
 
-KvLayout layout_of(const mr_mixer_desc& m, const mr_runner_config& config) {
-  return KvLayout{config.kv_type, config.block_size, m.kv_heads, m.key_dim, pad_dim(m.key_dim)};
+KvLayout layout_of(const Description& model, const mr_mixer_desc& m, const mr_runner_config& config) {
+  const int32_t dim = by_latent(m) ? cached_width(model, m) : m.key_dim;
+  return KvLayout{config.kv_type, config.block_size, m.kv_heads, dim, pad_dim(dim), m.latent};
 }
 
 // Whether the blocks of a layer are those of the window group.
@@ -23,8 +24,8 @@ uint64_t KvCache::bytes_per_block(const Description& model, const mr_runner_conf
   uint64_t bytes = 0;
   for (int32_t i = 0; i < model.layer_count(); ++i) {
     const mr_mixer_desc& m = model.mixer(i);
-    if (attends(m) && m.kv_layer == 0 && grouped(model, config, i) == window)
-      bytes += 2 * static_cast<uint64_t>(layout_of(m, config).block_stride());
+    if (keeps_keys(m) && m.kv_layer == 0 && grouped(model, config, i) == window)
+      bytes += static_cast<uint64_t>(layout_of(model, m, config).block_bytes());
   }
   return bytes;
 }
@@ -42,7 +43,7 @@ KvCache::KvCache(Ledger& ledger, const Description& model, const mr_runner_confi
   uint64_t begin = 0;
   for (int32_t i = 0; i < model.layer_count(); ++i) {
     const mr_mixer_desc& m = model.mixer(i);
-    if (!attends(m)) {
+    if (!keeps_keys(m)) {
       layers_.push_back(Layer{});
       continue;
     }
@@ -52,16 +53,16 @@ KvCache::KvCache(Ledger& ledger, const Description& model, const mr_runner_confi
       layers_.push_back(shared);
       continue;
     }
-    const KvLayout layout = layout_of(m, config);
+    const KvLayout layout = layout_of(model, m, config);
     const bool window = grouped(model, config, i);
-    const uint64_t block = static_cast<uint64_t>(layout.block_stride());
-    const uint64_t plane = static_cast<uint64_t>(pool_blocks(config, window)) * block;
+    const uint64_t block = static_cast<uint64_t>(layout.block_stride()), blocks = static_cast<uint64_t>(pool_blocks(config, window));
+    const uint64_t plane = blocks * block;
     if (window) {
       std::memset(memory_.as<uint8_t>() + begin + plane - block, 0, block);
       std::memset(memory_.as<uint8_t>() + begin + 2 * plane - block, 0, block);
     }
-    layers_.push_back(Layer{layout, begin, plane, true, window});
-    begin += 2 * plane;
+    layers_.push_back(Layer{layout, begin, layout.latent == 0 ? plane : 0, true, window});
+    begin += blocks * static_cast<uint64_t>(layout.block_bytes());
   }
 }
 
@@ -73,7 +74,7 @@ void KvCache::each_plane(bool window, int32_t block, Copy copy) const {
     const uint64_t size = static_cast<uint64_t>(layer.layout.block_stride());
     uint8_t* const keys = memory_.as<uint8_t>() + layer.begin + static_cast<uint64_t>(block) * size;
     copy(keys, size);
-    copy(keys + layer.plane, size);
+    if (layer.plane != 0) copy(keys + layer.plane, size);
   }
 }
 

@@ -19,13 +19,15 @@ namespace mr::cpu {
 
 using Layer = LayerWeights<const Matrix*>;
 
-// The matrices of a layer that every token is multiplied by, in the order of a step; null where it has none. A stack, which each
-// token is multiplied by a few matrices of, is the first of its matrices, which lie one after another.
-inline std::array<const Matrix*, 18> matrices_of(const Layer& l) {
+// The matrices of a layer that every token is multiplied by; null where it has none. A stack is the first of its matrices, which lie
+// one after another: of experts, each token is multiplied by a few, of heads by all.
+inline std::array<const Matrix*, 21> matrices_of(const Layer& l) {
   return {l.q,      l.k,           l.v,         l.o,           l.mix_in,     l.mix_gate,  l.delta_beta, l.delta_alpha, l.mix_out,
-          l.gate,   l.up,          l.down,      l.router,      l.shared_gate, l.shared_up, l.shared_down, l.input_gate, l.input_down};
+          l.gate,   l.up,          l.down,      l.router,      l.shared_gate, l.shared_up, l.shared_down, l.input_gate, l.input_down,
+          l.q_down, l.q_up,        l.kv_down};
 }
-inline std::array<const Matrix*, 3> stacks_of(const Layer& l) { return {l.expert_gate, l.expert_up, l.expert_down}; }
+inline std::array<const Matrix*, 3> expert_stacks_of(const Layer& l) { return {l.expert_gate, l.expert_up, l.expert_down}; }
+inline std::array<const Matrix*, 2> head_stacks_of(const Layer& l) { return {l.k_up, l.v_up}; }
 
 // A sealed model does not change (flip_bit excepted) and may be read by any number of threads.
 class Model {

@@ -29,6 +29,10 @@ void check_config(const mr_runner_config& c, const Description& model) {
     fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16), 30 (bf16) or 256 (f8)", c.kv_type);
   if (c.act_type != 0 && c.act_type != MR_KV_F16 && c.act_type != MR_KV_BF16)
     fail(MR_INVALID_ARGUMENT, "runner configuration: act_type is %d, wanted 0 (the engine's own), 1 (f16) or 30 (bf16)", c.act_type);
+  for (int32_t i = 0; i < model.layer_count(); ++i)
+    if (c.kv_type == MR_KV_F8 && by_latent(model.mixer(i)))  // one scale would be of both the latent and the rotated key
+      fail(MR_UNIMPLEMENTED,
+           "runner configuration: model layer %d has attention over a latent, of which no cache of f8 is built, wanted f32, f16 or bf16", i);
   check_field("host_blocks", c.host_blocks, 0, INT32_MAX);
   check_field("window_blocks", c.window_blocks, 0, INT32_MAX - 1);
   check_field("host_window_blocks", c.host_window_blocks, 0, INT32_MAX);

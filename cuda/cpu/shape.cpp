@@ -13,6 +13,7 @@ namespace {
 
 constexpr int32_t kMostHeadDim = 4096, kMostWidth = 1 << 22, kMostExperts = 4096;
 constexpr int32_t kMostColumns = 1 << 28;  // of a convolution
+constexpr int32_t kMostHeads = 1 << 14, kMostQueryLatent = 1 << 16;
 
 struct Role {
   const char* name;
@@ -39,7 +40,9 @@ constexpr Role kRoles[MR_ROLE_COUNT] = {
     {"expert_scale", true, true},      {"mix_in", true, false},       {"mix_conv", true, true, true},
     {"mix_out", true, false},          {"mix_gate", true, false},     {"delta_beta", true, false},
     {"delta_alpha", true, false},      {"delta_dt", true, true},      {"delta_a", true, true},
-    {"delta_norm", true, true}};
+    {"delta_norm", true, true},        {"attn_q_down", true, false},  {"attn_q_latent_norm", true, true},
+    {"attn_q_up", true, false},        {"attn_kv_down", true, false}, {"attn_kv_latent_norm", true, true},
+    {"attn_k_up", true, false, true},  {"attn_v_up", true, false, true}};
 
 // Checker names a member by its place, such as "layer 3 ", and its own name.
 struct Checker {
@@ -108,7 +111,7 @@ void check_state(const Checker& check, const mr_mixer_desc& m) {
   rest.conv = 0;
   rest.flags &= ~flags;
   if (delta) {
-    check.range("heads", m.heads, 1, 1 << 14);
+    check.range("heads", m.heads, 1, kMostHeads);
     check.range("kv_heads", m.kv_heads, 1, m.heads);
     if (m.heads % m.kv_heads != 0)
       fail(MR_INVALID_ARGUMENT, "model %skv_heads is %d: want a divisor of heads, which is %d", at, m.kv_heads, m.heads);
@@ -121,23 +124,42 @@ void check_state(const Checker& check, const mr_mixer_desc& m) {
   // By member, because a zero may have a sign.
   const bool none = rest.flags == 0 && rest.heads == 0 && rest.kv_heads == 0 && rest.key_dim == 0 && rest.value_dim == 0 &&
                     rest.rope == -1 && rest.window == 0 && rest.scale == 0 && rest.score_cap == 0 && rest.kv_layer == 0 &&
-                    rest.temperature_scale == 0 && rest.temperature_length == 0 && rest.conv == 0;
+                    rest.temperature_scale == 0 && rest.temperature_length == 0 && rest.conv == 0 && rest.latent == 0 &&
+                    rest.query_latent == 0;
   if (!none)
     fail(MR_INVALID_ARGUMENT, "model %scarries a state, and sets what only attention has", at);
+}
+
+// Attention over a latent has no members of other attention.
+void check_latent(const Checker& check, const Description& desc, const mr_mixer_desc& m) {
+  const char* const at = check.at.c_str();
+  check.range("heads", m.heads, 1, kMostHeads);
+  check.range("kv_heads", m.kv_heads, 1, 1);
+  check.range("key_dim", m.key_dim, 1, kMostHeadDim);
+  check.range("value_dim", m.value_dim, 1, kMostHeadDim);
+  check.range("rope", m.rope, 0, static_cast<int64_t>(desc.ropes.size()) - 1);
+  check.range("latent", m.latent, 1, kMostHeadDim);
+  check.range("query_latent", m.query_latent, 0, kMostQueryLatent);
+  check.not_negative("scale", m.scale);
+  if (rotated_dims(desc, m) >= m.key_dim)
+    fail(MR_INVALID_ARGUMENT, "model %srotates %d dims of heads of %d: want fewer", at, rotated_dims(desc, m), m.key_dim);
+  const bool none = (m.flags & ~uint32_t{MR_MIX_NO_NORM | MR_MIX_END_NORM}) == 0 && m.window == 0 && m.score_cap == 0 && m.kv_layer == 0 &&
+                    m.temperature_scale == 0 && m.temperature_length == 0 && m.conv == 0;
+  if (!none) fail(MR_INVALID_ARGUMENT, "model %sis attention over a latent, and sets what only other mixers have", at);
 }
 
 void check_mixer(const Description& desc, int32_t index) {
   const mr_mixer_desc& m = desc.mixer(index);
   const Checker check{"layer " + std::to_string(index) + " "};
   const char* const at = check.at.c_str();
-  if (m.kind == MR_MIX_LATENT) fail(MR_UNIMPLEMENTED, "model %smixer is latent attention, which no engine computes yet", at);
   check.range("mixer kind", m.kind, MR_MIX_ATTENTION, MR_MIX_CONV);
   if ((m.flags & ~uint32_t{MR_MIX_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smixer has unknown flags 0x%x", at, m.flags);
-  check.reserved(m.reserved);
+  if (by_latent(m)) return check_latent(check, desc, m);
   if (!attends(m)) return check_state(check, m);
   if (m.conv != 0 || (m.flags & MR_MIX_TILED_HEADS) != 0)
     fail(MR_INVALID_ARGUMENT, "model %sis attention, and has a convolution or tiled heads", at);
-  check.range("heads", m.heads, 1, 1 << 14);
+  if (m.latent != 0 || m.query_latent != 0) fail(MR_INVALID_ARGUMENT, "model %sis attention, and has a latent", at);
+  check.range("heads", m.heads, 1, kMostHeads);
   check.range("kv_heads", m.kv_heads, 1, m.heads);
   if (m.heads % m.kv_heads != 0)
     fail(MR_INVALID_ARGUMENT, "model %skv_heads is %d: want a divisor of heads, which is %d", at, m.kv_heads, m.heads);
@@ -244,7 +266,7 @@ Description read_description(const mr_model_desc& d) {
     const Checker of_layer{"layer " + std::to_string(i) + " "};
     of_layer.flag("output_scale", layer.output_scale);
     of_layer.reserved({layer.reserved0});
-    attention = attention || attends(layer.mixer);
+    attention = attention || keeps_keys(layer.mixer);
   }
   if (!attention) fail(MR_UNIMPLEMENTED, "model has no layer of attention, which every engine wants");
   desc.layer_input_width = d.layer_input_width;
@@ -293,13 +315,13 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
   if (!in_layer(role)) return role != MR_ROLE_OUTPUT || !desc.tied_head;
   const mr_layer_desc& l = desc.layers[static_cast<size_t>(layer)];
   const auto mixer = [&](uint32_t flags) { return (l.mixer.flags & flags) != 0; };
-  const bool attention = attends(l.mixer), delta = l.mixer.kind == MR_MIX_DELTA;
+  const bool attention = attends(l.mixer), delta = l.mixer.kind == MR_MIX_DELTA, latent = by_latent(l.mixer);
   const bool own_keys = attention && l.mixer.kv_layer == 0, own_values = own_keys && !mixer(MR_MIX_VALUE_IS_KEY);
   const bool mixture = l.mlp.kind == MR_MLP_EXPERTS, shared = l.experts.shared_width != 0;
   switch (role) {
     case MR_ROLE_ATTN_NORM: return !mixer(MR_MIX_NO_NORM);
-    case MR_ROLE_Q:
-    case MR_ROLE_O: return attention;
+    case MR_ROLE_Q: return attention || (latent && l.mixer.query_latent == 0);
+    case MR_ROLE_O: return attention || latent;
     case MR_ROLE_K: return own_keys;
     case MR_ROLE_V: return own_values;
     case MR_ROLE_Q_BIAS: return mixer(MR_MIX_QKV_BIAS);
@@ -336,13 +358,20 @@ bool has_role(const Description& desc, int32_t role, int32_t layer) {
     case MR_ROLE_EXPERT_SCALE: return (l.experts.flags & MR_EXPERTS_SCALES) != 0;
     case MR_ROLE_MIX_IN:
     case MR_ROLE_MIX_CONV:
-    case MR_ROLE_MIX_OUT: return !attention;
+    case MR_ROLE_MIX_OUT: return !attention && !latent;
     case MR_ROLE_MIX_GATE:
     case MR_ROLE_DELTA_BETA:
     case MR_ROLE_DELTA_ALPHA:
     case MR_ROLE_DELTA_DT:
     case MR_ROLE_DELTA_A:
     case MR_ROLE_DELTA_NORM: return delta;
+    case MR_ROLE_Q_DOWN:
+    case MR_ROLE_Q_LATENT_NORM:
+    case MR_ROLE_Q_UP: return latent && l.mixer.query_latent != 0;
+    case MR_ROLE_KV_DOWN:
+    case MR_ROLE_KV_LATENT_NORM:
+    case MR_ROLE_K_UP:
+    case MR_ROLE_V_UP: return latent;
     default: return true;
   }
 }
@@ -405,6 +434,13 @@ void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dim
     case MR_ROLE_DELTA_DT:
     case MR_ROLE_DELTA_A: return set(m.heads, 1);
     case MR_ROLE_DELTA_NORM: return set(m.value_dim, 1);
+    case MR_ROLE_Q_DOWN: return set(hidden, m.query_latent);
+    case MR_ROLE_Q_LATENT_NORM: return set(m.query_latent, 1);
+    case MR_ROLE_Q_UP: return set(m.query_latent, query_width(m));
+    case MR_ROLE_KV_DOWN: return set(hidden, cached_width(desc, m));
+    case MR_ROLE_KV_LATENT_NORM: return set(m.latent, 1);
+    case MR_ROLE_K_UP: return set(m.key_dim - rotated_dims(desc, m), m.latent, m.heads);
+    case MR_ROLE_V_UP: return set(m.latent, m.value_dim, m.heads);
     default: return set(hidden, 1);  // norms, the bias of O and the router of a shared expert
   }
 }
@@ -451,7 +487,8 @@ uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
   const int32_t ndims = (vector ? 1 : 2) + (stack ? 1 : 0);
   if (tensor.ndims != ndims) fail(MR_INVALID_ARGUMENT, "%s has %d dims: want %d", name.c_str(), tensor.ndims, ndims);
   const long long count = stack ? tensor.dims[ndims - 1] : 1;
-  const int32_t most_count = tensor.role == MR_ROLE_MIX_CONV ? kMostColumns : kMostExperts;
+  const bool by_head = tensor.role == MR_ROLE_K_UP || tensor.role == MR_ROLE_V_UP;
+  const int32_t most_count = tensor.role == MR_ROLE_MIX_CONV ? kMostColumns : by_head ? kMostHeads : kMostExperts;
   if (count < 1 || count > most_count)
     fail(MR_INVALID_ARGUMENT, "%s has a last dim of %lld: want 1 to %d", name.c_str(), count, most_count);
   if (vector) {

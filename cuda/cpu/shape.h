@@ -42,6 +42,8 @@ struct Description {
 Description read_description(const mr_model_desc& desc);
 
 inline bool attends(const mr_mixer_desc& m) { return m.kind == MR_MIX_ATTENTION; }
+inline bool by_latent(const mr_mixer_desc& m) { return m.kind == MR_MIX_LATENT; }
+inline bool keeps_keys(const mr_mixer_desc& m) { return attends(m) || by_latent(m); }  // in the KV cache
 inline bool gated_output(const mr_mixer_desc& m) { return (m.flags & MR_MIX_OUT_GATE) != 0; }
 
 // Numbers from one head of Q to the next: a head and its gate, if it has one.
@@ -53,6 +55,22 @@ constexpr int64_t key_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads}
 constexpr int64_t value_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads} * m.value_dim; }
 constexpr int64_t attended_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.value_dim; }
 
+// Dims of a head that the layer's rotation turns; 0 without one.
+inline int32_t rotated_dims(const Description& d, const mr_mixer_desc& m) {
+  return m.rope < 0 || static_cast<size_t>(m.rope) >= d.ropes.size() ? 0 : d.ropes[static_cast<size_t>(m.rope)].dims;
+}
+// Of attention over a latent: the width of a position in the cache.
+inline int32_t cached_width(const Description& d, const mr_mixer_desc& m) { return m.latent + rotated_dims(d, m); }
+
+// Parts of a layer's attention that are computed apart: heads that share keys. A latent is shared by all heads, of which a part has as
+// many as keep their scores in registers.
+inline int32_t attention_parts(const mr_mixer_desc& m) {
+  if (!by_latent(m)) return m.kv_heads;
+  int32_t heads = 6;
+  while (m.heads % heads != 0) --heads;
+  return m.heads / heads;
+}
+
 // Of a layer that carries a state: the columns of its convolution, and the widths of its input and of its output.
 inline int64_t conv_width(const mr_mixer_desc& m, int32_t hidden) {
   return m.kind == MR_MIX_CONV ? hidden : 2 * key_width(m) + attended_width(m);
@@ -63,9 +81,9 @@ inline int64_t mix_in_width(const mr_mixer_desc& m, int32_t hidden) {
 inline int64_t mix_out_width(const mr_mixer_desc& m, int32_t hidden) { return m.kind == MR_MIX_CONV ? hidden : attended_width(m); }
 
 // Numbers of a layer's state: the inputs of the convolution at the last conv-1 positions, oldest first, and then S by head,
-// (key_dim, value_dim). 0 for attention.
+// (key_dim, value_dim). 0 for layers with keys in the cache.
 inline int64_t state_width(const mr_mixer_desc& m, int32_t hidden) {
-  if (attends(m)) return 0;
+  if (keeps_keys(m)) return 0;
   return (m.conv - 1) * conv_width(m, hidden) + (m.kind == MR_MIX_DELTA ? int64_t{m.heads} * m.key_dim * m.value_dim : 0);
 }
 // The same over all layers. 0: no layer carries a state.
@@ -92,7 +110,7 @@ float attention_scale(const mr_mixer_desc& m);
 bool known_role(int32_t role);
 bool in_layer(int32_t role);   // a tensor of layers, or of the model
 bool is_vector(int32_t role);  // a vector, or a stack of vectors, of F32; else a matrix or a stack of them
-bool is_stack(int32_t role);   // one for each expert, or for each column of a convolution: one dimension more
+bool is_stack(int32_t role);   // one for each expert, head or column of a convolution: one dimension more
 // The layer is ignored for roles outside the layers.
 bool has_role(const Description& desc, int32_t role, int32_t layer);
 // Dims that a role does not have are 1.

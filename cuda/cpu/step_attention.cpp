@@ -45,7 +45,7 @@ void StepForward::mix(const StepPlan& plan, int32_t index, const Cut& o) {
       finish_head(plan, index, part, static_cast<int32_t>(task - before));
     });
   }
-  attend(plan, index);
+  attend(plan, index, 0, tokens_);
   if (gated_output(m)) gate_outputs(m);
 }
 
@@ -130,16 +130,20 @@ const int32_t* StepForward::block_table(const StepPlan& plan, const mr_segment& 
   return plan.block_ids.data() + (kv_.windowed(index) ? segment.window_block_offset : segment.block_offset);
 }
 
-AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread) {
+AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, int32_t part, int32_t index, int thread) {
   const auto& own = space_.threads[static_cast<size_t>(thread)];
   const mr_mixer_desc& m = desc_.mixer(index);
-  const int32_t dim = m.key_dim, group = m.heads / m.kv_heads;
+  const int32_t dim = m.key_dim, group = m.heads / attention_parts(m), padded = kv_.layout(index).padded_dim;
   const int64_t out_width = attended_width(m);
   int32_t rows = 0;
   for (int32_t t = tile.token; t < tile.token + tile.count; ++t)
-    for (int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h, ++rows) {
-      own.q[rows] = space_.qkv + t * space_.qkv_width + static_cast<int64_t>(h) * query_stride(m);
-      own.out[rows] = space_.attention + t * out_width + static_cast<int64_t>(h) * dim;
+    for (int32_t h = part * group; h < (part + 1) * group; ++h, ++rows) {
+      if (by_latent(m)) {
+        own.q[rows] = own.out[rows] = space_.latent_rows + ((t - tiled_first_) * m.heads + h) * padded;
+      } else {
+        own.q[rows] = space_.qkv + t * space_.qkv_width + static_cast<int64_t>(h) * query_stride(m);
+        own.out[rows] = space_.attention + t * out_width + static_cast<int64_t>(h) * dim;
+      }
       own.first[rows] = first_key(t, m);
       own.visible[rows] = end_key(tile, t, m);
     }
@@ -152,10 +156,10 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
   args.cap = m.score_cap;
   args.first = own.first;
   args.sinks = model_->layer(index).sinks;
-  if (args.sinks != nullptr) args.sinks += int64_t{kv_head} * group;
+  if (args.sinks != nullptr) args.sinks += int64_t{part} * group;
   args.group = group;
   args.layout = kv_.layout(index);
-  args.kv_head = kv_head;
+  args.kv_head = by_latent(m) ? 0 : part;
   args.blocks = block_table(plan, plan.segments[static_cast<size_t>(tile.segment)], index);
   args.keys = kv_.keys(index);
   args.values = kv_.values(index);
@@ -163,54 +167,57 @@ AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, 
   return args;
 }
 
-void StepForward::attend(const StepPlan& plan, int32_t index) {
-  const int64_t kv_heads = desc_.mixer(index).kv_heads;
-  cut_tiles(plan, desc_.mixer(index));
+// The attention of tokens [first, last).
+void StepForward::attend(const StepPlan& plan, int32_t index, int64_t first, int64_t last) {
+  const int64_t parts = attention_parts(desc_.mixer(index));
+  cut_tiles(plan, desc_.mixer(index), first, last);
   for (const Tile& tile : long_tiles_) attend_in_chunks(plan, tile, index);
-  phase(static_cast<int64_t>(tiles_.size()) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
-    ops_.attend(attention_of(plan, tiles_[static_cast<size_t>(task / kv_heads)], static_cast<int32_t>(task % kv_heads), index,
-                             thread));
+  phase(static_cast<int64_t>(tiles_.size()) * parts, [](int) {}, [&](int64_t task, int thread) {
+    ops_.attend(attention_of(plan, tiles_[static_cast<size_t>(task / parts)], static_cast<int32_t>(task % parts), index, thread));
   });
 }
 
-// As many chunks at a time as there is room for: of each head a state, and the records of the chunks after it.
+// As many chunks at a time as there is room for: of each part a state, and the records of the chunks after it.
 void StepForward::attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index) {
   const mr_mixer_desc& m = desc_.mixer(index);
-  const int64_t kv_heads = m.kv_heads;
-  const int64_t record = attention_record(int64_t{tile.count} * (m.heads / m.kv_heads), pad_dim(m.key_dim));
+  const int64_t parts = attention_parts(m);
+  const int64_t record = attention_record(tile.count * (m.heads / parts), kv_.layout(index).padded_value());
   const int32_t end = attention_chunks(end_of(tile, m)), begin = end - chunks_of(tile, m);
-  const int32_t room = static_cast<int32_t>(std::min<int64_t>(space_.chunk_floats / kv_heads / record - 1, end - begin));
-  const auto state = [&](int64_t head) { return space_.chunks + head * (room + 1) * record; };
+  const int32_t room = static_cast<int32_t>(std::min<int64_t>(space_.chunk_floats / parts / record - 1, end - begin));
+  const auto state = [&](int64_t part) { return space_.chunks + part * (room + 1) * record; };
   for (int32_t from = begin; from < end; from += room) {
     const int32_t to = std::min(end, from + room);
-    phase((to - from) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
-      const int32_t head = static_cast<int32_t>(task / (to - from)), chunk = static_cast<int32_t>(task % (to - from));
-      ops_.attend_chunks(attention_of(plan, tile, head, index, thread), from + chunk, from + chunk + 1,
-                         state(head) + (1 + chunk) * record);
+    phase((to - from) * parts, [](int) {}, [&](int64_t task, int thread) {
+      const int32_t part = static_cast<int32_t>(task / (to - from)), chunk = static_cast<int32_t>(task % (to - from));
+      ops_.attend_chunks(attention_of(plan, tile, part, index, thread), from + chunk, from + chunk + 1,
+                         state(part) + (1 + chunk) * record);
     });
-    phase(kv_heads, [](int) {}, [&](int64_t head, int thread) {
-      ops_.merge_chunks(attention_of(plan, tile, static_cast<int32_t>(head), index, thread), from, to, state(head) + record,
-                        state(head));
+    phase(parts, [](int) {}, [&](int64_t part, int thread) {
+      ops_.merge_chunks(attention_of(plan, tile, static_cast<int32_t>(part), index, thread), from, to, state(part) + record,
+                        state(part));
     });
   }
 }
 
-// Cuts the step's tokens into tiles for a layer's attention. Layers whose heads are grouped alike and whose tokens see the same
-// positions share the tiles; which tokens make a tile changes no bit.
-void StepForward::cut_tiles(const StepPlan& plan, const mr_mixer_desc& m) {
-  const int32_t group = m.heads / m.kv_heads;
-  if (tiled_ != nullptr && tiled_->heads / tiled_->kv_heads == group && tiled_->kv_heads == m.kv_heads && tiled_->window == m.window &&
-      ((tiled_->flags ^ m.flags) & MR_MIX_BIDIRECTIONAL) == 0)
+// Cuts tokens [first, last) of the step into tiles for a layer's attention. Layers whose heads are grouped alike and whose tokens see the
+// same positions share the tiles; which tokens make a tile changes no bit.
+void StepForward::cut_tiles(const StepPlan& plan, const mr_mixer_desc& m, int64_t first, int64_t last) {
+  const int32_t parts = attention_parts(m), group = m.heads / parts;
+  if (tiled_ != nullptr && tiled_->heads == m.heads && attention_parts(*tiled_) == parts && tiled_->window == m.window &&
+      tiled_first_ == first && tiled_last_ == last && ((tiled_->flags ^ m.flags) & MR_MIX_BIDIRECTIONAL) == 0)
     return;
   tiled_ = &m;
+  tiled_first_ = first;
+  tiled_last_ = last;
   const int32_t tile = std::max(1, space_.tile_rows / group);
   tiles_.clear();
   int32_t at = 0;
   for (int32_t i = 0; i < static_cast<int32_t>(plan.segments.size()); ++i) {
     const mr_segment& s = plan.segments[static_cast<size_t>(i)];
-    const int32_t count = s.count;
-    for (int32_t t = 0; t < count; t += tile) tiles_.push_back(Tile{i, at + t, std::min(tile, count - t), s.first_position + count});
-    at += count;
+    const int32_t begin = static_cast<int32_t>(std::max<int64_t>(first, at));
+    const int32_t end = static_cast<int32_t>(std::min<int64_t>(last, at + s.count));
+    for (int32_t t = begin; t < end; t += tile) tiles_.push_back(Tile{i, t, std::min(tile, end - t), s.first_position + s.count});
+    at += s.count;
   }
   std::sort(tiles_.begin(), tiles_.end(), [this](const Tile& a, const Tile& b) {
     const int32_t pa = positions_[static_cast<size_t>(a.token)], pb = positions_[static_cast<size_t>(b.token)];
@@ -246,7 +253,7 @@ void StepForward::share_long_tiles(const mr_mixer_desc& m) {
   if (space_.chunk_floats == 0) return;
   const auto cost = [&](const Tile& tile) { return int64_t{tile.count} * chunks_of(tile, m); };
   int64_t all = 0;
-  for (const Tile& tile : tiles_) all += cost(tile) * m.kv_heads;
+  for (const Tile& tile : tiles_) all += cost(tile) * attention_parts(m);
   const auto shared = [&](const Tile& tile) {
     return chunks_of(tile, m) >= StepWorkspace::shared_chunks && cost(tile) * StepWorkspace::shared_parts * threads_.size() > all;
   };

@@ -48,6 +48,7 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
   }
   token_status_.resize(tokens);
   positions_.resize(tokens);
+  token_block_.resize(tokens);
   tiles_.reserve(tokens);
   long_tiles_.reserve(tokens);
   active_.reserve(static_cast<size_t>(space_.most_experts));
@@ -73,6 +74,10 @@ Cut StepForward::mix_cut(int32_t index) const {
   const Layer& l = model_->layer(index);
   const mr_mixer_desc& m = desc_.mixer(index);
   int64_t total = 0;
+  if (by_latent(m)) {
+    const Matrix* const queries = l.q_down == nullptr ? l.q : l.q_down;
+    return Cut({queries, l.kv_down}, task_panels(panels(queries->out) + panels(l.kv_down->out)));
+  }
   if (!attends(m)) {
     for (const Matrix* matrix : {l.mix_in, l.mix_gate, l.delta_beta, l.delta_alpha})
       if (matrix != nullptr) total += panels(matrix->out);
@@ -111,7 +116,7 @@ void StepForward::run(StepPlan& plan, const std::function<bool()>& masks) {
 void StepForward::lay_out_taps() {
   for (int32_t i = 0; i < desc_.layer_count(); ++i) {
     const mr_mixer_desc& m = desc_.mixer(i);
-    if (attends(m)) continue;
+    if (keeps_keys(m)) continue;
     const int64_t width = conv_width(m, desc_.hidden);
     for (int64_t c = 0; c < width; ++c)
       for (int32_t j = 0; j < m.conv; ++j)
@@ -152,6 +157,7 @@ void StepForward::begin(StepPlan& plan) {
         token_status_[at] = slot.sampled_status;
       }
       positions_[at] = s.first_position + i;
+      token_block_[at] = plan.block_ids[static_cast<size_t>(s.block_offset + positions_[at] / config_.block_size)];
       slot.history[s.first_position + i] = plan.tokens[at];
     }
     slot.length = s.first_position + s.count;
@@ -198,8 +204,9 @@ void StepForward::layer(const StepPlan& plan, int32_t index) {
   const Layer& l = model_->layer(index);
   const bool dense = l.gate != nullptr;
   const mr_mixer_desc& m = desc_.mixer(index);
-  const Cut out = cut(attends(m) ? l.o : l.mix_out), mlp = cut(dense ? l.gate : l.router);
+  const Cut out = cut(keeps_keys(m) ? l.o : l.mix_out), mlp = cut(dense ? l.gate : l.router);
   if (attends(m)) mix(plan, index, out);
+  else if (by_latent(m)) latent_attention(plan, index, out);
   else if (m.kind == MR_MIX_DELTA) gated_delta(plan, index, out);
   else short_convolution(plan, index, out);
   project(space_.attention, out.matrices[0]->in, out, l.o_bias, l.attn_end_norm, mlp);
@@ -435,10 +442,13 @@ void StepForward::read_bytes(StepPlan& plan) const {
   for (int32_t i = 0; i < desc_.layer_count(); ++i) {
     for (const Matrix* m : matrices_of(model_->layer(i)))
       if (m != nullptr) bytes += m->bytes;
+    for (const Matrix* m : head_stacks_of(model_->layer(i)))
+      if (m != nullptr) bytes += static_cast<uint64_t>(desc_.mixer(i).heads) * m->bytes;
     bytes += 2 * sizeof(float) * static_cast<uint64_t>(desc_.hidden);
     const mr_mixer_desc& m = desc_.mixer(i);
-    if (!attends(m)) continue;
-    const uint64_t position = static_cast<uint64_t>((key_width(m) + value_width(m)) * kv_.layout(i).element());
+    if (!keeps_keys(m)) continue;
+    const int64_t width = by_latent(m) ? cached_width(desc_, m) : key_width(m) + value_width(m);
+    const uint64_t position = static_cast<uint64_t>(width * kv_.layout(i).element());
     for (const mr_segment& s : plan.segments) {
       const int32_t positions = s.first_position + s.count;
       bytes += position * static_cast<uint64_t>(m.window == 0 ? positions : std::min(positions, m.window + s.count - 1));

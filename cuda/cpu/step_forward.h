@@ -75,7 +75,7 @@ class StepForward {
 
   void begin(StepPlan& plan);
   void embed(const StepPlan& plan);
-  void cut_tiles(const StepPlan& plan, const mr_mixer_desc& m);
+  void cut_tiles(const StepPlan& plan, const mr_mixer_desc& m, int64_t first, int64_t last);
   void share_long_tiles(const mr_mixer_desc& m);
   int32_t first_key(int32_t token, const mr_mixer_desc& m) const;
   int32_t end_key(const Tile& tile, int32_t token, const mr_mixer_desc& m) const;
@@ -94,6 +94,14 @@ class StepForward {
   void prepare(const float* x, int64_t width, const Cut& cut, int64_t t0, int64_t t1, const Prepared& into) const;
   void mix(const StepPlan& plan, int32_t index, const Cut& o);
   void gate_outputs(const mr_mixer_desc& m);
+  void latent_attention(const StepPlan& plan, int32_t index, const Cut& o);
+  void store_latents(int32_t index);
+  const float* rotations_of(const mr_mixer_desc& m, int64_t token) const;
+  template <class Body>
+  void each_head(const mr_mixer_desc& m, int64_t first, int64_t last, Body body);
+  void head_product(const Matrix* stack, int32_t head, const float* x, int64_t ldx, int64_t tokens, float* y, int64_t ldy, int thread) const;
+  void absorb(int32_t index, int64_t first, int64_t last);
+  void give_values(int32_t index, int64_t first, int64_t last);
   void chain_segments(const StepPlan& plan);
   void copy_state(const StepPlan::PreOp& op) const;
   void lay_out_taps();
@@ -110,8 +118,8 @@ class StepForward {
   void norm_rows(int32_t index);
   void finish_head(const StepPlan& plan, int32_t index, Part part, int32_t head);
   const int32_t* block_table(const StepPlan& plan, const mr_segment& segment, int32_t index) const;
-  AttentionArgs attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
-  void attend(const StepPlan& plan, int32_t index);
+  AttentionArgs attention_of(const StepPlan& plan, const Tile& tile, int32_t part, int32_t index, int thread);
+  void attend(const StepPlan& plan, int32_t index, int64_t first, int64_t last);
   void attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index);
   // `then` is the product after this one.
   void project(const float* x, int64_t width, const Cut& cut, const float* bias, const float* end_norm, const Cut& then);
@@ -151,10 +159,12 @@ class StepForward {
   // The step in progress.
   int64_t tokens_ = 0;
   std::vector<int32_t> token_status_;   // by token: the status its rows must give (MR_ROW_OK: none)
-  std::vector<int32_t> positions_;// by token
+  std::vector<int32_t> positions_;    // by token
+  std::vector<int32_t> token_block_;  // by token: its KV block
   std::vector<int64_t> rope_at_;  // of a token's rotations, where those of each rope begin
   std::vector<Tile> tiles_;       // for attention, longest history first
-  const mr_mixer_desc* tiled_ = nullptr;  // the mixer that the tiles are cut for
+  const mr_mixer_desc* tiled_ = nullptr;  // the mixer that the tiles are cut for, and
+  int64_t tiled_first_ = 0, tiled_last_ = 0;  // the tokens
   std::vector<Tile> long_tiles_;  // those of tiles_ whose chunks the threads share: they are in this list alone
   std::vector<LogitRow> rows_;    // by token
   std::vector<ActiveExpert> active_;  // by ascending expert

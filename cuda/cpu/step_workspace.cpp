@@ -47,7 +47,9 @@ Kinds kinds_of(const Model& model) {
   for (int32_t i = 0; i < model.desc().layer_count(); ++i) {
     for (const Matrix* m : matrices_of(model.layer(i)))
       if (m != nullptr) kinds.add(m);
-    for (const Matrix* m : stacks_of(model.layer(i)))
+    for (const Matrix* m : expert_stacks_of(model.layer(i)))
+      if (m != nullptr) kinds.add(m);
+    for (const Matrix* m : head_stacks_of(model.layer(i)))
       if (m != nullptr) kinds.add(m);
   }
   return kinds;
@@ -80,6 +82,7 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   int64_t most_used = 0, expert_width = 0;
   int64_t columns = 0, kept = 0, delta_width = 0, delta_columns = 0;
   int32_t delta_heads = 0;
+  int64_t query_latent = 0, latent_width = 0, head_width = 0;
   most_experts = 0;
   qkv_width = rotation_width = 0;
   for (const mr_layer_desc& l : d.layers) {
@@ -87,6 +90,13 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     if (attends(m)) {
       qkv_width = std::max(qkv_width, query_width(m) + key_width(m) + value_width(m));
       attended = std::max(attended, attended_width(m));
+    } else if (by_latent(m)) {
+      const int32_t cached = cached_width(d, m);
+      qkv_width = std::max(qkv_width, query_width(m) + cached);
+      attended = std::max(attended, attended_width(m));
+      query_latent = std::max<int64_t>(query_latent, m.query_latent);
+      latent_width = std::max<int64_t>(latent_width, int64_t{m.heads} * pad_dim(cached));
+      head_width = std::max<int64_t>({head_width, m.latent, m.key_dim});
     } else {
       qkv_width = std::max(qkv_width, mix_in_width(m, d.hidden));
       attended = std::max(attended, mix_out_width(m, d.hidden));
@@ -105,17 +115,18 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
       expert_width = std::max<int64_t>(expert_width, l.mlp.width);
       branches = true;
     }
-    if (attends(m)) {
-      most_heads = std::max(most_heads, m.kv_heads);
-      least_heads = std::min(least_heads, m.kv_heads);
-      most_group = std::max(most_group, m.heads / m.kv_heads);
-      most_dim = std::max(most_dim, m.key_dim);
+    if (keeps_keys(m)) {
+      const int32_t parts = attention_parts(m);
+      most_heads = std::max(most_heads, parts);
+      least_heads = std::min(least_heads, parts);
+      most_group = std::max(most_group, m.heads / parts);
+      most_dim = std::max(most_dim, by_latent(m) ? m.latent : m.key_dim);
     }
     branches = branches || (m.flags & MR_MIX_END_NORM) != 0 || (l.mlp.flags & MR_MLP_END_NORM) != 0;
   }
   for (const Rope& rope : d.ropes) rotation_width += rope_floats(rope.dims);
   const auto whole_blocks = [](int64_t width) { return (width + 255) / 256 * 256; };
-  const int64_t widest = whole_blocks(std::max<int64_t>({d.hidden, attended, inner}));
+  const int64_t widest = whole_blocks(std::max<int64_t>({d.hidden, attended, inner, query_latent}));
   const Kinds kinds = kinds_of(model);
   logit_rows = std::min<int64_t>({head_rows, static_cast<int64_t>(config.max_sample_rows) + config.max_score_rows,
                                   config.max_batched_tokens});
@@ -128,7 +139,7 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     return layout.take<float>(rows * static_cast<uint64_t>(width));
   };
   x = floats(tokens, d.hidden);
-  norm = floats(tokens, d.hidden);
+  norm = floats(tokens, std::max<int64_t>(d.hidden, query_latent));
   qkv = floats(tokens, qkv_width);
   attention = floats(tokens, attended);
   ffn = floats(tokens, inner);
@@ -140,8 +151,11 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   betas = floats(tokens, delta_heads);
   alphas = floats(tokens, delta_heads);
   convolved = floats(tokens, delta_columns);
+  latent_tokens = latent_width == 0 ? 0 : std::clamp<int64_t>(most_latent_floats / latent_width, 1, config.max_batched_tokens);
+  query_latents = floats(tokens, query_latent);
+  latent_rows = floats(static_cast<uint64_t>(latent_tokens), latent_width);
   for (const mr_layer_desc& l : d.layers)
-    conv_taps.push_back(attends(l.mixer) ? nullptr : floats(static_cast<uint64_t>(l.mixer.conv), conv_width(l.mixer, d.hidden)));
+    conv_taps.push_back(keeps_keys(l.mixer) ? nullptr : floats(static_cast<uint64_t>(l.mixer.conv), conv_width(l.mixer, d.hidden)));
   expert_rows = most_used == 0 ? 0 : std::clamp<int64_t>(most_expert_rows / most_used, 1, config.max_batched_tokens);
   const uint64_t rows = static_cast<uint64_t>(expert_rows * most_used);
   router_logits = floats(tokens, most_experts);
@@ -171,7 +185,7 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     panel_floats = std::max(panel_floats, most * panel_rows * task_panels(most));
   }
   for (int t = 0; t < thread_count; ++t) {
-    PerThread p;
+    PerThread p = {};
     p.rows = floats(few_tokens, widest);
     p.prepared = prepared_for(layout, kinds, widest, few_tokens);
     p.panel[0] = floats(1, panel_floats);
@@ -182,6 +196,7 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     p.beta = delta_heads == 0 ? nullptr : floats(tokens, 1);
     p.input_row = inputs_width == 0 ? nullptr : floats(1, inputs_width);
     p.attention = floats(1, attention_scratch(tile_rows, pad_dim(most_dim)));
+    if (head_width != 0) p.head_rows = prepared_for(layout, kinds, whole_blocks(head_width), head_tokens);
     p.q = layout.take<const float *>(static_cast<uint64_t>(tile_rows));
     p.out = layout.take<float *>(static_cast<uint64_t>(tile_rows));
     p.visible = layout.take<int32_t>(static_cast<uint64_t>(tile_rows));

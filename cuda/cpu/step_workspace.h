@@ -30,12 +30,16 @@ struct StepWorkspace {
   // of a thread's part of the step's attention.
   static constexpr int32_t shared_chunks = 8, shared_parts = 3;
 
+  // Tokens that one task multiplies by the matrix of a head, and the most numbers of queries of latents that are held at once.
+  static constexpr int64_t head_tokens = 64, most_latent_floats = int64_t{1} << 24;
+
   struct PerThread {
     float* rows;           // few_tokens rows of the widest activation
     Prepared prepared;     // of few_tokens tokens
     float* panel[2];       // results of a task's GEMM: tokens x 16 * task_panels
     float* input_row;      // inputs of all layers of one token; null without them
     float* attention;      // scratch of one attention tile
+    Prepared head_rows;    // of head_tokens tokens of one head; null without latents
     // Of layers that carry a state; null without them.
     float* convolved;      // columns of one token
     float* inputs;         // of the convolution, that a chain begins with
@@ -51,7 +55,7 @@ struct StepWorkspace {
 
   // Tokens T = max_batched_tokens; f32 unless stated.
   float* x;          // (T, hidden) residual stream
-  float* norm;       // (T, hidden)
+  float* norm;       // (T, hidden), or wider: of latents of Q
   float* qkv;        // (T, qkv_width): a layer's Q, K and V, one after another, or what a layer that carries a state makes of its input
   float* attention;  // (T, attended width): what attention gives
   float* ffn;        // (T, width): activation(gate) * up
@@ -72,6 +76,10 @@ struct StepWorkspace {
   float* convolved;  // (T, conv_width): queries, keys and values
   std::vector<float*> conv_taps;  // by layer: (conv, conv_width), the columns of a tap one after another; null of attention
 
+  // Of attention over latents; null without it.
+  float* query_latents;  // (T, query_latent)
+  float* latent_rows;    // (latent_tokens, heads*padded cached_width): queries of latents, and then the sums of latents
+
   // Of experts; null where no layer has them. A row is one of expert_rows tokens at one of its experts, of which there are R = expert_rows
   // times the most experts used; rows lie by expert.
   float* router_logits;     // (T, experts)
@@ -84,6 +92,7 @@ struct StepWorkspace {
   float* expert_out;        // (R, hidden)
   float* shared_weights;    // (T)
 
+  int64_t latent_tokens;  // tokens whose attention over latents is computed at once
   int64_t expert_rows, most_experts;  // tokens whose experts are computed at once
   int64_t qkv_width, rotation_width, logit_rows, vocab_stride, positions, chunk_floats;
   int32_t tile_rows;  // rows of one attention tile, at most

@@ -52,7 +52,7 @@ struct VecOps {
   void (*delta)(const DeltaArgs& args);
 
   // Stores a key head and a value head (head_dim values each; null: not this one) into the cache at one token of a block:
-  // see KvLayout.
+  // see KvLayout. A latent is stored as a value head.
   void (*kv_store)(const float* key, const float* value, const KvLayout& layout, int32_t block, int32_t offset,
                    int32_t kv_head, uint8_t* keys, uint8_t* values);
   // Causal attention of up to attention_rows(group) rows that share one kv head.

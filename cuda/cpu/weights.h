@@ -65,6 +65,13 @@ struct LayerWeights {
   const float* delta_dt = nullptr;       // (heads)
   const float* delta_a = nullptr;
   const float* delta_norm = nullptr;     // (value_dim)
+  Matrix q_down = {};                    // (hidden, query_latent)
+  const float* q_latent_norm = nullptr;  // (query_latent)
+  Matrix q_up = {};                      // (query_latent, heads*key_dim)
+  Matrix kv_down = {};                   // (hidden, cached_width)
+  const float* kv_latent_norm = nullptr; // (latent)
+  Matrix k_up = {};                      // (key_dim - rotated_dims, latent, heads)
+  Matrix v_up = {};                      // (latent, value_dim, heads)
 };
 
 template <class Matrix>
@@ -139,6 +146,13 @@ struct Weights {
       case MR_ROLE_DELTA_DT: layer->delta_dt = vector; break;
       case MR_ROLE_DELTA_A: layer->delta_a = vector; break;
       case MR_ROLE_DELTA_NORM: layer->delta_norm = vector; break;
+      case MR_ROLE_Q_DOWN: layer->q_down = matrix; break;
+      case MR_ROLE_Q_LATENT_NORM: layer->q_latent_norm = vector; break;
+      case MR_ROLE_Q_UP: layer->q_up = matrix; break;
+      case MR_ROLE_KV_DOWN: layer->kv_down = matrix; break;
+      case MR_ROLE_KV_LATENT_NORM: layer->kv_latent_norm = vector; break;
+      case MR_ROLE_K_UP: layer->k_up = matrix; break;
+      case MR_ROLE_V_UP: layer->v_up = matrix; break;
     }
   }
 };

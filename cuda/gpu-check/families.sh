@@ -7,7 +7,7 @@
 readonly FAMILIES=${FAMILIES:-llama mistral qwen2 qwen3 gemma2 gemma3 gemma4-dense gemma4-e2b gemma-embedding olmo2 olmo2-plain olmo3
   smollm3 granite exaone4 seed_oss phi3:512:300 phi3-short:256 phi3-window glm4 mistral3
   mixtral qwen2moe qwen3moe olmoe granitemoe granitemoe-plain ernie4_5-moe glm4moe dots1 minimax-m2 gpt-oss gpt-oss-yarn
-  gemma4-experts qwen3next qwen35 qwen35moe lfm2 lfm2moe}
+  gemma4-experts qwen3next qwen35 qwen35moe lfm2 lfm2moe deepseek2 deepseek2-groups deepseek2-lite}
 readonly families_prompts='10 24 60 130' families_tokens=64 families_vectors=gemma-embedding # makes vectors alone
 
 # Seeds of weights other than 1. With it, an expert of gpt-oss was chosen by a lead of 7e-6 at one position, which rounding in float32

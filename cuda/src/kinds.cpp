@@ -79,6 +79,7 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
+    if (by_latent(desc.mixer(i))) refuse(i, "attention over a latent");
     if (attends(desc.mixer(i))) check_attention(desc.mixer(i), i, shared_bytes);
     if (desc.mixer(i).kind == MR_MIX_DELTA) check_delta(desc.mixer(i), i);
     if (ranks > 1) check_shared(desc, i);

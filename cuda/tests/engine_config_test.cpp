@@ -65,6 +65,7 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   };
   refused("layer 1: head_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer.key_dim = l.mixer.value_dim = 513; });
   refused("layer 1 has heads whose keys and values differ", [](Description&, mr_layer_desc& l) { l.mixer.value_dim = 32; });
+  refused("layer 1 has attention over a latent", [](Description&, mr_layer_desc& l) { l.mixer.kind = MR_MIX_LATENT; });
   refused("layer 1 has attention that sees later positions", [](Description&, mr_layer_desc& l) { l.mixer.flags |= MR_MIX_BIDIRECTIONAL; });
   refused("layer 1: key_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer = delta_net(513); });
   refused("5 rotations", [](Description& d, mr_layer_desc&) { d.ropes.resize(5, d.ropes[0]); });

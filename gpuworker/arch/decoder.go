@@ -21,15 +21,7 @@ func (r *reader) decoder(style engine.RopeStyle) engine.ModelDesc { return r.dec
 // decoderOf is decoder with a preset for the width of MLPs; 0 = none.
 func (r *reader) decoderOf(style engine.RopeStyle, width int) engine.ModelDesc {
 	layers := r.bounded("block_count", 0, maxLayers)
-	d := engine.ModelDesc{
-		Hidden:   r.size("embedding_length", 0),
-		NormEps:  r.positive("attention.layer_norm_rms_epsilon", 0),
-		Context:  r.size("context_length", 0),
-		TiedHead: !r.hasTensor(headName),
-	}
-	if d.Context > engine.MaxContext {
-		r.fail(invalid("metadata %scontext_length is %d, want at most %d", r.prefix, d.Context, engine.MaxContext))
-	}
+	d := r.outer()
 	var presets []int
 	if width > 0 {
 		presets = slices.Repeat([]int{width}, layers)
@@ -43,6 +35,20 @@ func (r *reader) decoderOf(style engine.RopeStyle, width int) engine.ModelDesc {
 	d.Layers = make([]engine.Layer, layers)
 	for i := range d.Layers {
 		d.Layers[i] = engine.Layer{Mixer: mixers[i], MLP: engine.MLP{Kind: engine.MLPDense, Width: widths[i]}}
+	}
+	return d
+}
+
+// outer reads what a decoder has outside of its layers, without its vocabulary.
+func (r *reader) outer() engine.ModelDesc {
+	d := engine.ModelDesc{
+		Hidden:   r.size("embedding_length", 0),
+		NormEps:  r.positive("attention.layer_norm_rms_epsilon", 0),
+		Context:  r.size("context_length", 0),
+		TiedHead: !r.hasTensor(headName),
+	}
+	if d.Context > engine.MaxContext {
+		r.fail(invalid("metadata %scontext_length is %d, want at most %d", r.prefix, d.Context, engine.MaxContext))
 	}
 	return d
 }

@@ -4,7 +4,7 @@
 // Parse takes an open gguf.File of one of the Architectures and returns a Model: hyperparameters as
 // an engine.ModelDesc, and one Binding per tensor, in file order, with checked dimensions. The
 // caller uploads and binds them in that order. Parse refuses by name every key that changes results
-// and that the family does not read, such as those of latent attention, and every tensor without a
+// and that the family does not read, such as those of recurrent states, and every tensor without a
 // role. A model either runs as its file says or does not load.
 //
 // A family is one file: a function from keys to a description. It is accepted when synth has a small

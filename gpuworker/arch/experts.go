@@ -122,7 +122,7 @@ func (r *reader) weightScale() float32 {
 func (r *reader) groups() (groups, used int) {
 	groups = r.count("expert_group_count", maxExperts)
 	used = r.count("expert_group_used_count", maxExperts)
-	if groups <= 1 {
+	if groups <= 1 && used <= 1 {
 		return 0, 0
 	}
 	if used < 1 || used > groups {

@@ -84,7 +84,7 @@ func apart[T float32 | float64](mean []float64, rows []T) (worst float64) {
 // smallModels are the names of the small models: of each architecture, and of variants that have other
 // blocks.
 func smallModels() []string {
-	return append(arch.Architectures(), "gemma4-e2b", "gemma4-experts", "mixtral")
+	return append(arch.Architectures(), "deepseek2-lite", "gemma4-e2b", "gemma4-experts", "mixtral")
 }
 
 func goldenOf(t *testing.T, name string) golden {

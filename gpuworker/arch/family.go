@@ -18,6 +18,7 @@ type family struct {
 
 // families are the architectures by general.architecture. Each has a file of its own.
 var families = map[string]family{
+	"deepseek2":       {"DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash", deepseek2},
 	"dots1":           {"dots.llm1", dots1},
 	"ernie4_5-moe":    {"ERNIE 4.5 with experts", ernie4_5moe},
 	"exaone4":         {"EXAONE 4", exaone4},

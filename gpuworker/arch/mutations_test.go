@@ -39,10 +39,11 @@ var mutations = map[string]func(w *reference.Weights) bool{
 	"another scale of positions":     ropes(0, func(r *engine.Rope) bool { r.Scale *= 1.01; return true }),
 	"scaled positions in windows":    ropes(1, func(r *engine.Rope) bool { r.Scale *= 1.01; return true }),
 	"other pairs of dims":            ropes(0, func(r *engine.Rope) bool { r.Style = engine.RopeNeox - r.Style; return true }),
-	"other dims": ropes(0, func(r *engine.Rope) bool {
+	"other dims": whole(func(d *engine.ModelDesc) bool {
+		r := &d.Ropes[0]
 		r.Dims -= 2
 		r.Divisors = r.Divisors[:len(r.Divisors)*r.Dims/(r.Dims+2)]
-		return true
+		return d.Layers[0].Mixer.Kind != engine.MixLatent // whose tensors have other dims then
 	}),
 	"another magnitude": ropes(0, func(r *engine.Rope) bool { r.Magnitude *= 1.01; return r.Magnitude > 0 }),
 	"no attention temperature": mixers(func(m *engine.Mixer) bool {
@@ -138,6 +139,10 @@ var mutations = map[string]func(w *reference.Weights) bool{
 	"beta for alpha":                        exchanged(engine.RoleDeltaBeta, engine.RoleDeltaAlpha),
 	"steps for decays":                      exchanged(engine.RoleDeltaDT, engine.RoleDeltaA),
 	"gates of one value head for another's": swapped(engine.RoleMixGate, func(l *engine.Layer) int { return l.Mixer.ValueDim }),
+	"a rotated key before its latent":       swapped(engine.RoleKVDown, func(*engine.Layer) int { return 8 }),
+	"keys of one head for another's":        swapped(engine.RoleKUp, func(l *engine.Layer) int { return l.Mixer.Latent }),
+	"values of one head for another's":      swapped(engine.RoleVUp, func(l *engine.Layer) int { return l.Mixer.ValueDim }),
+	"rotated queries before the others":     swapped(engine.RoleQUp, func(l *engine.Layer) int { return l.Mixer.KeyDim / 2 }),
 }
 
 func gated(on bool) int {

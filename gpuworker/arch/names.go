@@ -69,6 +69,14 @@ var fileNames = [engine.RoleCount]string{
 	engine.RoleDeltaDT:    "ssm_dt.bias",
 	engine.RoleDeltaA:     "ssm_a",
 	engine.RoleDeltaNorm:  "ssm_norm.weight",
+
+	engine.RoleQDown:        "attn_q_a.weight",
+	engine.RoleQLatentNorm:  "attn_q_a_norm.weight",
+	engine.RoleQUp:          "attn_q_b.weight",
+	engine.RoleKVDown:       "attn_kv_a_mqa.weight",
+	engine.RoleKVLatentNorm: "attn_kv_a_norm.weight",
+	engine.RoleKUp:          "attn_k_b.weight",
+	engine.RoleVUp:          "attn_v_b.weight",
 }
 
 // TensorName is the name of a tensor in model files. layer is ignored for roles outside the layers.

@@ -40,6 +40,9 @@ type reader struct {
 	headless  bool // layers without key-value heads carry a state
 	sharpYarn bool // the borders of YaRN are not rounded to whole frequencies
 
+	latentYarn  bool    // YaRN multiplies scores, and cosines and sines not
+	scoreFactor float64 // by this; 0 = 1
+
 	short *shortRope   // nil: one list of divisors for all contexts
 	dense []DenseShape // layers after the pooling
 }

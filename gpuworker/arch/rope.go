@@ -110,7 +110,11 @@ func (r *reader) yarn(rope *engine.Rope) {
 	magnitude := yarnMagnitude(y.factor, 1)
 	if r.has("rope.scaling.yarn_attn_factor") {
 		magnitude = float64(r.within("rope.scaling.yarn_attn_factor", 0, 1/maxRopeScale, maxRopeScale))
-	} else if all := r.yarnLogMultiplier(); all != 0 {
+	} else if all := r.yarnLogMultiplier(); all != 0 && r.latentYarn {
+		// The key has a tenth of mscale_all_dim, which is the mscale of published models too.
+		r.scoreFactor, magnitude = yarnMagnitude(y.factor, 10*all), 1
+		r.scoreFactor *= r.scoreFactor
+	} else if all != 0 {
 		magnitude /= yarnMagnitude(y.factor, all)
 	}
 	rope.Magnitude = float32(magnitude * float64(r.attnFactor(1)))

@@ -13,7 +13,9 @@ const (
 	routedBefore = "a router that reads the input of the layer"
 	weighted     = "experts whose inputs are weighted"
 	sections     = "a rotation in sections"
-	latent       = "latent attention"
+	indexed      = "attention to keys that an indexer chooses"
+	wholeLatents = "attention over a latent whose keys and values lie in one tensor"
+	warmLatents  = "attention over a latent with a temperature"
 	recurrent    = "layers with a recurrent state of another kind"
 	layerNorms   = "layer norms"
 	besides      = "layer norms, and an MLP that reads the input of attention"
@@ -30,7 +32,7 @@ const (
 // unbuilt says of architectures that files are published in and that no family reads, which block
 // is missing.
 var unbuilt = index(map[string]string{
-	comparison:   "bailingmoe bailingmoe2 deepseek eurobert exaone-moe neo-bert",
+	comparison:   "bailingmoe bailingmoe2 deepseek deepseek2-ocr eurobert exaone-moe neo-bert",
 	gated:        "afmoe",
 	narrowValues: "mimo2",
 	besidesDense: "grok",
@@ -40,7 +42,9 @@ var unbuilt = index(map[string]string{
 	routedBefore: "smallthinker",
 	weighted:     "llama4",
 	sections:     "qwen3vlmoe",
-	latent:       "deepseek2 deepseek2-ocr deepseek32 glm-dsa minicpm3 mistral4 plm",
+	indexed:      "deepseek32 glm-dsa",
+	wholeLatents: "minicpm3 plm",
+	warmLatents:  "mistral4",
 	recurrent:    "arwkv7 falcon-h1 granitehybrid jamba kimi-linear mamba mamba2 nemotron_h nemotron_h_moe plamo2 rwkv6 rwkv6qwen2 rwkv7",
 	layerNorms:   "bloom codeshell dbrx falcon gpt2 gptj gptneox jais mpt nemotron olmo orion phi2 phimoe stablelm starcoder starcoder2",
 	besides:      "cohere2 cohere2moe command-r",

@@ -94,7 +94,7 @@ type MixerKind int32
 // Kinds of mixers. Engines refuse those that they cannot compute with ErrUnsupported.
 const (
 	MixAttention MixerKind = 1
-	MixLatent    MixerKind = 2 // attention over a latent that all heads share
+	MixLatent    MixerKind = 2 // attention over a latent that all heads share, see Mixer
 	MixDelta     MixerKind = 3 // gated delta rule, see Mixer
 	MixConv      MixerKind = 4 // short convolution, see Mixer
 )
@@ -119,6 +119,15 @@ const NoRope = -1
 //
 // MixConv is a short convolution. It has Conv, NoNorm and EndNorm; Rope is NoRope. With B, C and X
 // the three parts of in(x), it is out(C * convolution of B*X and the tokens before).
+//
+// MixLatent is attention over a latent that all heads share. It has Heads, KeyDim, ValueDim, Rope,
+// Scale, Latent, QueryLatent, NoNorm and EndNorm; KVHeads is 1. A head of the queries q, which are
+// qUp(norm(qDown(x))), or q(x) if QueryLatent is 0, has the parts n, which is not rotated, and r, as
+// wide as the rotation. kvDown(x) has the parts c, Latent wide, and k. The cache has one head
+// of each position: norm(c), which is also the value, and rope(k).
+//
+//	score = Scale*(kUp_h(n) . norm(c) + rope(r) . rope(k))
+//	o(vUp_h(sum of weights times norm(c)))
 type Mixer struct {
 	Kind             MixerKind
 	Heads, KVHeads   int
@@ -142,14 +151,27 @@ type Mixer struct {
 	Sinks bool
 	// OutGate gives each head a gate, as wide as the head and next to it in Q. Attention's output
 	// is multiplied by sigmoid(gate).
-	OutGate    bool
-	Conv       int  // taps of the convolution of MixDelta and MixConv, the last of which is of the token itself
-	TiledHeads bool // of MixDelta: value head j has key head j % KVHeads, else j / (Heads/KVHeads)
-	NoNorm     bool // no norm before the branch
-	EndNorm    bool // RMS norm of the branch before it is added
+	OutGate     bool
+	Latent      int  // width of the latent of MixLatent
+	QueryLatent int  // of MixLatent: width of the latent of Q; 0 = Q reads the input of the layer
+	Conv        int  // taps of the convolution of MixDelta and MixConv, the last of which is of the token itself
+	TiledHeads  bool // of MixDelta: value head j has key head j % KVHeads, else j / (Heads/KVHeads)
+	NoNorm      bool // no norm before the branch
+	EndNorm     bool // RMS norm of the branch before it is added
 	// Bidirectional: a position sees later positions of its segment too; with a window, those up to
 	// p+Window-1. See ModelDesc.WholeTexts.
 	Bidirectional bool
+}
+
+// KeepsKeys reports whether the layer has keys in the KV cache, its own or those of another layer.
+func (m *Mixer) KeepsKeys() bool { return m.Kind == MixAttention || m.Kind == MixLatent }
+
+// Rotated is the number of dims of a head that the rotation of the layer turns.
+func (d *ModelDesc) Rotated(m *Mixer) int {
+	if m.Rope < 0 || m.Rope >= len(d.Ropes) {
+		return 0
+	}
+	return d.Ropes[m.Rope].Dims
 }
 
 // WholeTexts reports whether a layer sees later positions. A segment is then a whole text: it begins

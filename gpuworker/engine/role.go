@@ -64,13 +64,20 @@ const (
 	RoleDeltaDT
 	RoleDeltaA
 	RoleDeltaNorm
+	RoleQDown
+	RoleQLatentNorm
+	RoleQUp
+	RoleKVDown
+	RoleKVLatentNorm
+	RoleKUp
+	RoleVUp
 	RoleCount
 )
 
 // roles is the table: the name of a tensor in messages, its dims (in, out), which are ggml's ne[0]
 // and ne[1], and which models and layers have it (nil: all). A vector has one dim: a norm, a bias
-// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert or column
-// of a convolution. Functions of outer roles ignore the layer.
+// or a scale. One more dim counts the matrices or vectors of a stack, one for each expert, head or
+// column of a convolution. Functions of outer roles ignore the layer.
 var roles = [RoleCount]struct {
 	name   string
 	vector bool
@@ -81,7 +88,7 @@ var roles = [RoleCount]struct {
 	RoleOutputNorm:  {"output norm", true, dims(hidden), nil},
 	RoleOutput:      {"output", false, dims(hidden, vocab), func(d *ModelDesc, _ *Layer) bool { return !d.TiedHead }},
 	RoleAttnNorm:    {"attention norm", true, dims(hidden), mixer(func(m *Mixer) bool { return !m.NoNorm })},
-	RoleQ:           {"q", false, dims(hidden, queries), attention(always)},
+	RoleQ:           {"q", false, dims(hidden, queries), mixer(directQueries)},
 	RoleK:           {"k", false, dims(hidden, keys), attention(ownKeys)},
 	RoleV:           {"v", false, dims(hidden, values), attention(func(m *Mixer) bool { return ownKeys(m) && !m.ValueIsKey })},
 	RoleQBias:       {"q bias", true, dims(queries), attention(func(m *Mixer) bool { return m.QKVBias })},
@@ -89,7 +96,7 @@ var roles = [RoleCount]struct {
 	RoleVBias:       {"v bias", true, dims(values), attention(func(m *Mixer) bool { return m.QKVBias && ownKeys(m) && !m.ValueIsKey })},
 	RoleQNorm:       {"q norm", true, dims(queryNorm), attention(qkNorm)},
 	RoleKNorm:       {"k norm", true, dims(keyNorm), attention(func(m *Mixer) bool { return qkNorm(m) && ownKeys(m) })},
-	RoleO:           {"o", false, dims(attended, hidden), attention(always)},
+	RoleO:           {"o", false, dims(attended, hidden), mixer((*Mixer).KeepsKeys)},
 	RoleOBias:       {"o bias", true, dims(hidden), attention(func(m *Mixer) bool { return m.OutBias })},
 	RoleAttnEndNorm: {"attention end norm", true, dims(hidden), mixer(func(m *Mixer) bool { return m.EndNorm })},
 	RoleFFNNorm:     {"ffn norm", true, dims(hidden), mlp(func(m *MLP) bool { return !m.NoNorm })},
@@ -137,6 +144,14 @@ var roles = [RoleCount]struct {
 	RoleDeltaDT:    {"delta dt", true, dims(heads), mixer(delta)},
 	RoleDeltaA:     {"delta a", true, dims(heads), mixer(delta)},
 	RoleDeltaNorm:  {"delta norm", true, dims(valueDim), mixer(delta)},
+
+	RoleQDown:        {"q down", false, dims(hidden, queryLatent), mixer(queriesByLatent)},
+	RoleQLatentNorm:  {"q latent norm", true, dims(queryLatent), mixer(queriesByLatent)},
+	RoleQUp:          {"q up", false, dims(queryLatent, queries), mixer(queriesByLatent)},
+	RoleKVDown:       {"kv down", false, dims(hidden, cached), mixer(latentKeys)},
+	RoleKVLatentNorm: {"kv latent norm", true, dims(latent), mixer(latentKeys)},
+	RoleKUp:          {"k up", false, dims(notRotated, latent, heads), mixer(latentKeys)},
+	RoleVUp:          {"v up", false, dims(latent, valueDim, heads), mixer(latentKeys)},
 }
 
 // size returns one dim of a tensor.
@@ -207,9 +222,22 @@ func keyNorm(d *ModelDesc, l *Layer) int64 {
 	return int64(l.Mixer.KeyDim)
 }
 
-func always(*Mixer) bool    { return true }
+func queryLatent(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.QueryLatent) }
+func latent(_ *ModelDesc, l *Layer) int64      { return int64(l.Mixer.Latent) }
+
+// cached is the width of a position's latent and rotated key, and notRotated that of the other part
+// of a head of Q.
+func cached(d *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Latent) + int64(d.Rotated(&l.Mixer)) }
+func notRotated(d *ModelDesc, l *Layer) int64 {
+	return int64(l.Mixer.KeyDim) - int64(d.Rotated(&l.Mixer))
+}
+
 func ownKeys(m *Mixer) bool { return m.KVLayer == 0 }
 func qkNorm(m *Mixer) bool  { return m.QKNorm || m.QKRowNorm }
+
+func latentKeys(m *Mixer) bool      { return m.Kind == MixLatent }
+func queriesByLatent(m *Mixer) bool { return m.Kind == MixLatent && m.QueryLatent != 0 }
+func directQueries(m *Mixer) bool   { return m.KeepsKeys() && !queriesByLatent(m) }
 
 func delta(m *Mixer) bool        { return m.Kind == MixDelta }
 func carriesState(m *Mixer) bool { return m.Kind == MixDelta || m.Kind == MixConv }

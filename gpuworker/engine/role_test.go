@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,10 +20,15 @@ var stacks = map[engine.Role]bool{
 	engine.RoleExpertGateBias: true, engine.RoleExpertUpBias: true, engine.RoleExpertDownBias: true,
 }
 
+// byHead have a matrix for each head.
+var byHead = map[engine.Role]bool{engine.RoleKUp: true, engine.RoleVUp: true}
+
 func TestTableHasEveryRole(t *testing.T) {
 	names := map[string]bool{}
 	d := plain()
 	d.LayerInputWidth, d.Layers[0].Mixer.Conv = 17, 29
+	d.Layers[0].Mixer.Latent, d.Layers[0].Mixer.QueryLatent = 31, 37
+	d.Ropes[0].Dims = 4
 	d.Layers[0].MLP.Experts = engine.Experts{Count: 19, Used: 2, SharedWidth: 23}
 	var outer []engine.Role
 	for role := range engine.RoleCount {
@@ -37,6 +43,10 @@ func TestTableHasEveryRole(t *testing.T) {
 		}
 		if stacks[role] {
 			require.Equal(t, int64(19), dims[len(dims)-1], "%v: one for each expert", role)
+			dims = dims[:len(dims)-1]
+		}
+		if byHead[role] {
+			require.Equal(t, int64(3), dims[len(dims)-1], "%v: one for each head", role)
 			dims = dims[:len(dims)-1]
 		}
 		require.Equal(t, role.Vector(), len(dims) == 1, "%v", role)
@@ -63,6 +73,13 @@ func TestTableHasEveryRole(t *testing.T) {
 	require.Equal(t, []int64{29, 2}, engine.RoleMixConv.Dims(&d, 0))
 	require.Equal(t, []int64{2, 6}, engine.RoleMixIn.Dims(&d, 0), "three parts")
 	require.Equal(t, []int64{2, 2}, engine.RoleMixOut.Dims(&d, 0))
+	require.Equal(t, []int64{2, 37}, engine.RoleQDown.Dims(&d, 0))
+	require.Equal(t, []int64{37}, engine.RoleQLatentNorm.Dims(&d, 0))
+	require.Equal(t, []int64{37, 21}, engine.RoleQUp.Dims(&d, 0))
+	require.Equal(t, []int64{2, 31 + 4}, engine.RoleKVDown.Dims(&d, 0), "the latent and the rotated key")
+	require.Equal(t, []int64{31}, engine.RoleKVLatentNorm.Dims(&d, 0))
+	require.Equal(t, []int64{7 - 4, 31, 3}, engine.RoleKUp.Dims(&d, 0), "from what is not rotated to the latent")
+	require.Equal(t, []int64{31, 7, 3}, engine.RoleVUp.Dims(&d, 0))
 	d.Layers[0].Mixer.Kind, d.Layers[0].Mixer.OutGate = engine.MixAttention, true
 	require.Equal(t, []int64{2, 42}, engine.RoleQ.Dims(&d, 0), "with its gates")
 	d.Layers[0].Mixer.OutGate = false
@@ -127,6 +144,19 @@ func TestLayerSelectsTheTensors(t *testing.T) {
 		require.False(t, role.Of(&d, 0), "%v", role)
 		d.LayerInputWidth = 1
 		require.True(t, role.Of(&d, 0), "%v", role)
+	}
+	latent := []engine.Role{engine.RoleKVDown, engine.RoleKVLatentNorm, engine.RoleKUp, engine.RoleVUp}
+	for _, role := range append(latent, engine.RoleQDown, engine.RoleQLatentNorm, engine.RoleQUp) {
+		d := plain()
+		d.Layers[0].Mixer.QueryLatent = 3
+		require.False(t, role.Of(&d, 0), "%v of attention of another kind", role)
+		d.Layers[0].Mixer.Kind = engine.MixLatent
+		require.True(t, role.Of(&d, 0), "%v", role)
+		require.False(t, engine.RoleQ.Of(&d, 0), "Q reads its latent")
+		require.True(t, engine.RoleO.Of(&d, 0))
+		d.Layers[0].Mixer.QueryLatent = 0
+		require.Equal(t, slices.Contains(latent, role), role.Of(&d, 0), "%v", role)
+		require.True(t, engine.RoleQ.Of(&d, 0))
 	}
 	for role, clear := range map[engine.Role]func(*engine.ModelDesc, *engine.Layer){
 		engine.RoleOutput:   func(d *engine.ModelDesc, _ *engine.Layer) { d.TiedHead = true },

@@ -25,13 +25,13 @@ const (
 	modelLong      = numOrdinary + 1
 	firstDescribed = numOrdinary + 2
 	numRandom      = 8
-	numDescribed   = numRandom + 3
+	numDescribed   = numRandom + 4
 )
 
 // models differ in all that decides which kernels run: widths of heads, how many share keys, types,
 // rotation, norms, biases. The described ones have random layers with windows, caps, shared keys
-// and whatever else a description may have. After these come layers that carry a state, and a window
-// group that most prompts leave.
+// and whatever else a description may have. After these come layers that carry a state, layers that
+// attend to latents, and a window group that most prompts leave.
 var models = withDescribed([firstDescribed + numDescribed]model{
 	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32},
 	{"heads of 64, F16", shape(func(d *engine.Uniform) {
@@ -83,7 +83,10 @@ func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed 
 		weights := []engine.Type{engine.F32, engine.BF16}[i]
 		models[firstDescribed+numRandom+i] = model{name: fmt.Sprintf("delta nets and convolutions, %d", i), desc: desc, types: one(weights), kv: kv}
 	}
-	desc := enginetest.Windowed(37, 20)
+	desc := enginetest.Latents()
+	desc.Context = 1024
+	models[firstDescribed+numRandom+2] = model{name: "latents", desc: desc, types: one(engine.F16), kv: engine.BF16}
+	desc = enginetest.Windowed(37, 20)
 	desc.Context = 1024
 	models[firstDescribed+numDescribed-1] = model{name: "windows of 37 and 20", desc: desc, types: one(engine.BF16), kv: engine.F16}
 	return models

@@ -12,6 +12,21 @@ import (
 // hidden/heads wide where the family allows it, and an odd vocabulary. Scales and caps are such
 // that another value changes logits by far more than rounding does.
 var small = map[string]Family{
+	// As V3: two of four groups by their two best. Its mscale_all_dim is 0.8. llama.cpp ignores the
+	// keys of YaRN's borders in this family.
+	"deepseek2": {
+		Keys: keys(4, 48, 80, 6, 1, 40, map[string]any{
+			"attention.q_lora_rank": uint32(28), "attention.kv_lora_rank": uint32(32), "attention.value_length": uint32(32),
+			"attention.key_length_mla": uint32(24), "attention.value_length_mla": uint32(20), "rope.dimension_count": uint32(8),
+			"rope.freq_base": float32(1000), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(16),
+			"rope.scaling.original_context_length": uint32(1024), "rope.scaling.yarn_log_multiplier": float32(0.08),
+			"expert_count": uint32(12), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20),
+			"expert_shared_count": uint32(2), "expert_group_count": uint32(4), "expert_group_used_count": uint32(2),
+			"leading_dense_block_count": uint32(1), "expert_gating_func": uint32(2), "expert_weights_norm": true,
+			"expert_weights_scale": float32(1.5),
+		}),
+		Tensors: []string{headName, "blk.1.exp_probs_b.bias"},
+	},
 	"dots1": {
 		Keys: keys(4, 48, 80, 4, 4, 12, map[string]any{
 			"expert_count": uint32(11), "expert_used_count": uint32(3), "expert_feed_forward_length": uint32(20), "expert_shared_count": uint32(2),

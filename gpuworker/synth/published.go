@@ -42,6 +42,18 @@ var published = []Shape{
 		"vocab_size": uint32(151936), "context_length": uint32(40960), "rope.freq_base": float32(1e6),
 		"expert_count": uint32(128), "expert_used_count": uint32(8), "expert_feed_forward_length": uint32(768),
 	}), headName),
+	// https://huggingface.co/deepseek-ai/DeepSeek-V2-Lite
+	withExperts(latentPublished("deepseek-v2-lite", 27, 2048, 10944, 16, 128, 128, map[string]any{
+		"vocab_size": uint32(102400), "context_length": uint32(163840), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(40),
+		"rope.scaling.original_context_length": uint32(4096), "rope.scaling.yarn_log_multiplier": float32(0.0707), "expert_shared_count": uint32(2),
+		"expert_gating_func": uint32(1),
+	}), 64, 6, 1408),
+	// https://huggingface.co/zai-org/GLM-4.7-Flash
+	withExperts(latentPublished("glm-4.7-flash", 47, 2048, 10240, 20, 192, 256, map[string]any{
+		"vocab_size": uint32(154880), "context_length": uint32(202752), "attention.layer_norm_rms_epsilon": float32(1e-5),
+		"rope.freq_base": float32(1e6), "attention.q_lora_rank": uint32(768), "expert_shared_count": uint32(1), "expert_gating_func": uint32(2),
+		"expert_weights_norm": true, "expert_weights_scale": float32(1.8),
+	}, "blk.1.exp_probs_b.bias"), 64, 4, 1536),
 	// https://huggingface.co/LiquidAI/LFM2-1.2B
 	family("lfm2-1.2b", "lfm2", keys(16, 2048, 8192, 32, 0, 64, map[string]any{
 		"vocab_size": uint32(65536), "context_length": uint32(128000), "attention.layer_norm_rms_epsilon": float32(1e-5),
@@ -60,6 +72,17 @@ var published = []Shape{
 	withExperts(deltaPublished("qwen3.5-35b-a3b", "qwen35moe", 40, 2048, 512, map[string]any{
 		"vocab_size": uint32(248320), "expert_shared_feed_forward_length": uint32(512), "rope.dimension_sections": []int32{11, 11, 10, 0},
 	}), 256, 8, 512),
+}
+
+// latentPublished has attention over a latent of 512 and a rotated key of 64, and one dense layer
+// before those with experts.
+func latentPublished(name string, layers, hidden, ffn, heads, plain, value uint32, more map[string]any, tensors ...string) Shape {
+	of := keys(layers, hidden, ffn, heads, 1, 512+64, map[string]any{
+		"attention.kv_lora_rank": uint32(512), "attention.value_length": uint32(512), "rope.dimension_count": uint32(64),
+		"attention.key_length_mla": plain + 64, "attention.value_length_mla": value, "leading_dense_block_count": uint32(1),
+	})
+	maps.Copy(of, more)
+	return family(name, "deepseek2", of, append(tensors, headName)...)
 }
 
 // deltaPublished is a Qwen 3 Next or 3.5 with 32 value heads.

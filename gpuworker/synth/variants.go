@@ -6,6 +6,25 @@ import "maps"
 // on and off. gemma4-dense is what transformers can express: its configuration has one width of MLPs,
 // whole heads that rotate in layers with a window, and a last layer that sees all positions.
 var smallVariants = map[string]Family{
+	// As V2-Lite: no latent of queries, weights by softmax. llama.cpp knows it by its 27 layers.
+	"deepseek2-lite": {
+		Architecture: "deepseek2",
+		Keys: keys(27, 32, 48, 4, 1, 28, map[string]any{
+			"attention.kv_lora_rank": uint32(20), "attention.value_length": uint32(20),
+			"attention.key_length_mla": uint32(20), "attention.value_length_mla": uint32(12), "rope.dimension_count": uint32(8),
+			"expert_count": uint32(8), "expert_used_count": uint32(2), "expert_feed_forward_length": uint32(12), "expert_shared_count": uint32(1),
+			"leading_dense_block_count": uint32(1),
+		}),
+		Tensors: []string{headName},
+	},
+	// As V2: three of four groups by their best.
+	"deepseek2-groups": {
+		Architecture: "deepseek2",
+		Keys: changed("deepseek2", map[string]any{
+			"expert_gating_func": uint32(1), "expert_weights_norm": false, "expert_group_used_count": uint32(3), "expert_weights_scale": float32(4),
+		}, "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_log_multiplier"),
+		Tensors: []string{headName},
+	},
 	"gemma4-dense": {
 		Architecture: "gemma4",
 		Keys: changed("gemma4", map[string]any{

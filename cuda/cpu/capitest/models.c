@@ -110,6 +110,16 @@ void bind_all(mr_device *device, mr_model *model, const plain_model *d, int mixe
   }
 }
 
+/* Makes a layer attention over a latent. */
+static mr_mixer_desc *latent_of(mr_layer_desc *layer) {
+  mr_mixer_desc *const m = &layer->mixer;
+  m->kind = MR_MIX_LATENT;
+  m->kv_heads = 1;
+  m->key_dim = 80;
+  m->latent = 40;
+  return m;
+}
+
 /* tiny_model with one member of the description, of layer 1 or of the rope changed is refused. */
 #define REFUSED(of, member, value, code, text)                         \
   do {                                                                 \
@@ -162,6 +172,20 @@ static void test_descriptions(mr_device *device) {
   REFUSE(layer->mixer., conv, 3, "layer 1 is attention, and has a convolution or tiled heads");
   REFUSE(layer->mixer., flags, MR_MIX_TILED_HEADS, "layer 1 is attention, and has a convolution or tiled heads");
   REFUSE(layer->mixer., flags, MR_MIX_OUT_GATE | MR_MIX_QK_ROW_NORM, "layer 1 norms whole rows of Q, which has gates in it");
+  REFUSE(layer->mixer., kind, MR_MIX_LATENT, "layer 1 kv_heads is 2: want 1 to 1");
+  REFUSE(layer->mixer., latent, 8, "layer 1 is attention, and has a latent");
+  REFUSE(layer->mixer., query_latent, 8, "layer 1 is attention, and has a latent");
+  REFUSE(latent_of(layer)->, latent, 0, "layer 1 latent is 0");
+  REFUSE(latent_of(layer)->, latent, 1 << 20, "layer 1 latent is 1048576");
+  REFUSE(latent_of(layer)->, query_latent, -1, "layer 1 query_latent is -1");
+  REFUSE(latent_of(layer)->, heads, 0, "layer 1 heads is 0");
+  REFUSE(latent_of(layer)->, value_dim, 0, "layer 1 value_dim is 0");
+  REFUSE(latent_of(layer)->, rope, -1, "layer 1 rope is -1: want 0 to 0");
+  REFUSE(latent_of(layer)->, key_dim, 64, "layer 1 rotates 64 dims of heads of 64: want fewer");
+  REFUSE(latent_of(layer)->, scale, NAN, "layer 1 scale is");
+  REFUSE(latent_of(layer)->, window, 4, "layer 1 is attention over a latent, and sets what only other mixers have");
+  REFUSE(latent_of(layer)->, kv_layer, 1, "layer 1 is attention over a latent, and sets what only other mixers have");
+  REFUSE(latent_of(layer)->, flags, MR_MIX_QKV_BIAS, "layer 1 is attention over a latent, and sets what only other mixers have");
   REFUSE(layer->mlp., kind, 0, "layer 1 mlp kind is 0");
   REFUSE(layer->mlp., kind, MR_MLP_EXPERTS, "layer 1 experts is 0");
   REFUSE(layer->experts., count, 4, "layer 1 mlp is dense and has experts");
@@ -176,11 +200,9 @@ static void test_descriptions(mr_device *device) {
   REFUSE(rope->, divisors, zeros, "rope 0 divisor 0 is 0");
 #undef REFUSE
 #define UNKNOWN(of, member, value, text) REFUSED(of, member, value, MR_UNIMPLEMENTED, text)
-  UNKNOWN(layer->mixer., kind, MR_MIX_LATENT, "layer 1 mixer is latent attention");
   UNKNOWN(layer->mixer., value_dim, 32, "layer 1 value_dim is 32");
   UNKNOWN(layer->mixer., flags, 1u << 30, "unknown flags");
   UNKNOWN(layer->mlp., flags, 1u << 30, "unknown flags");
-  UNKNOWN(layer->mixer., reserved[1], 1, "layer 1 sets a reserved member");
   UNKNOWN(layer->mlp., reserved[0], 1, "layer 1 sets a reserved member");
   UNKNOWN(rope->, reserved0, 1, "rope 0 sets a reserved member");
 #undef UNKNOWN
@@ -202,7 +224,7 @@ static void test_binding(mr_device *device) {
   mr_tensor_desc tensor;
   uint64_t bytes = 0;
   OK(create(device, &desc, &model));
-  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 55");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 62");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 2, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 2");
   refuse_tensor(device, model, tensor_of(MR_ROLE_OUTPUT_NORM, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 0");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 255, 0), 1020, MR_INVALID_ARGUMENT, "want (256)");

@@ -49,9 +49,11 @@ struct Sequence {
     for (int32_t t = 0; t < keys; ++t)
       for (int32_t h = 0; h < l.kv_heads; ++h) {
         const size_t at = (static_cast<size_t>(t) * static_cast<size_t>(l.kv_heads) + static_cast<size_t>(h)) * static_cast<size_t>(l.head_dim);
-        vec_ops(isa).kv_store(key.data() + at, value.data() + at, l, table[static_cast<size_t>(t / l.block_size)], t % l.block_size, h,
-                              k.data(), v.data());
+        const int32_t block = table[static_cast<size_t>(t / l.block_size)], offset = t % l.block_size;
+        if (l.latent != 0) vec_ops(isa).kv_store(nullptr, key.data() + at, l, block, offset, h, k.data(), k.data());
+        else vec_ops(isa).kv_store(key.data() + at, value.data() + at, l, block, offset, h, k.data(), v.data());
       }
+    if (l.latent != 0) value = key;
     for (size_t i = 0; i < n; ++i) {
       key[i] = round_to(l.type, key[i]);
       value[i] = round_to(l.type, value[i]);
@@ -67,9 +69,9 @@ struct Rows {
 };
 
 void attend(Isa isa, const Sequence& s, Rows& r, int32_t head, int32_t first, int32_t count, float scale) {
-  std::vector<float> space(static_cast<size_t>(attention_scratch(count, s.layout.padded_dim)) + 16 + 64);
+  std::vector<float> space(static_cast<size_t>(attention_scratch(count, s.layout.padded_value())) + 16 + 64);
   float* scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(space.data()) + 63) / 64 * 64);
-  float* guard = scratch + attention_scratch(count, s.layout.padded_dim);
+  float* guard = scratch + attention_scratch(count, s.layout.padded_value());
   for (int i = 0; i < 32; ++i) guard[i] = 77;
   AttentionArgs a{};
   a.q = r.q_rows.data() + first;
@@ -81,24 +83,25 @@ void attend(Isa isa, const Sequence& s, Rows& r, int32_t head, int32_t first, in
   a.kv_head = head;
   a.blocks = s.table.data();
   a.keys = s.k.data();
-  a.values = s.v.data();
+  a.values = s.layout.latent != 0 ? s.k.data() : s.v.data();
   a.scratch = scratch;
   vec_ops(isa).attend(a);
   for (int i = 0; i < 32; ++i) CHECK(guard[i] == 77, "%s: scratch overrun", name(isa));
 }
 
-void shape(Isa isa, int32_t type, int32_t dim, int32_t block, int32_t group, int32_t keys, int32_t tokens) {
-  const KvLayout layout{type, block, 2, dim, pad_dim(dim)};
+void shape(Isa isa, int32_t type, int32_t dim, int32_t block, int32_t group, int32_t keys, int32_t tokens, int32_t latent = 0) {
+  const KvLayout layout{type, block, 2, dim, pad_dim(dim), latent};
+  const int32_t value_dim = layout.value_dim();
   const uint64_t seed = static_cast<uint64_t>(dim * 131 + keys);
   const Sequence s(isa, layout, keys, seed, 1), shuffled(isa, layout, keys, seed, 2);
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
   const int32_t rows = tokens * group, head = 1;
   Rows r;
   check::Numbers numbers(seed + 5);
-  const int32_t pitch = dim + 3;
+  const int32_t pitch = (latent == 0 ? dim : layout.padded_dim) + 3;
   r.q.resize(static_cast<size_t>(rows * pitch));
   r.out.assign(r.q.size(), 55);
-  for (float& x : r.q) x = 2 * numbers.normal();
+  for (int32_t i = 0; i < rows * pitch; ++i) r.q[static_cast<size_t>(i)] = i % pitch < dim ? 2 * numbers.normal() : 0;
   for (int32_t i = 0; i < rows; ++i) {
     r.q_rows.push_back(r.q.data() + i * pitch);
     r.out_rows.push_back(r.out.data() + i * pitch);
@@ -117,15 +120,16 @@ void shape(Isa isa, int32_t type, int32_t dim, int32_t block, int32_t group, int
       top = std::max(top, score[t]);
     }
     for (double& x : score) sum += x = std::exp(x - top);
-    for (int32_t d = 0; d < dim; ++d) {
+    for (int32_t d = 0; d < value_dim; ++d) {
       double want = 0;
       for (size_t t = 0; t < score.size(); ++t)
         want += score[t] / sum * static_cast<double>(s.value[(t * 2 + static_cast<size_t>(head)) * static_cast<size_t>(dim) + static_cast<size_t>(d)]);
       const double got = r.out_rows[static_cast<size_t>(i)][d];
-      CHECK(check::close(got, want, 5e-6, 5e-6), "%s type %d dim %d block %d group %d keys %d row %d d %d: %g, wanted %g",
-            name(isa), type, dim, block, group, keys, i, d, got, want);
+      CHECK(check::close(got, want, 5e-6, 5e-6), "%s type %d dim %d latent %d block %d group %d keys %d row %d d %d: %g, wanted %g",
+            name(isa), type, dim, latent, block, group, keys, i, d, got, want);
     }
-    for (int32_t d = dim; d < pitch; ++d) CHECK(r.out_rows[static_cast<size_t>(i)][d] == 55, "%s: wrote beyond a row", name(isa));
+    for (int32_t d = value_dim; d < pitch; ++d)
+      CHECK(r.out_rows[static_cast<size_t>(i)][d] == 55, "%s: wrote beyond a row", name(isa));
     if (check::failures > 10) std::exit(check::report("attention"));
   }
   // One row at a time, over other blocks: the same bits.
@@ -133,7 +137,8 @@ void shape(Isa isa, int32_t type, int32_t dim, int32_t block, int32_t group, int
   std::fill(r.out.begin(), r.out.end(), 55.0f);
   for (int32_t i = 0; i < rows; ++i) attend(isa, shuffled, r, head, i, 1, scale);
   CHECK(std::memcmp(together.data(), r.out.data(), r.out.size() * 4) == 0,
-        "%s type %d dim %d block %d group %d keys %d: rows alone have other bits", name(isa), type, dim, block, group, keys);
+        "%s type %d dim %d latent %d block %d group %d keys %d: rows alone have other bits", name(isa), type, dim, latent, block, group,
+        keys);
 }
 
 void all(Isa isa) {
@@ -143,6 +148,12 @@ void all(Isa isa) {
         for (const int32_t keys : {1, 15, 16, 17, 33, 255, 256, 257, 600})
           shape(isa, type, dim, block, keys % 2 == 0 ? 1 : 3, keys, std::min(keys, dim == 64 ? 11 : 3));
   for (const int32_t group : {1, 2, 4, 5, 7, 8}) shape(isa, MR_KV_F32, 64, 16, group, 2100, 9);
+  for (const int32_t type : {MR_KV_F32, MR_KV_F16, MR_KV_BF16})
+    for (const int32_t keys : {1, 3, 4, 17, 255, 256, 257, 600}) {
+      shape(isa, type, 576, keys % 2 == 0 ? 16 : 32, 5, keys, std::min(keys, 3), 512);
+      shape(isa, type, 39, 16, 3, keys, std::min(keys, 5), 31);
+      shape(isa, type, 2, 16, 1, keys, 1, 1);
+    }
 }
 
 void odd_values(Isa isa) {

@@ -94,4 +94,24 @@ inline Described state_description() {
   return d;
 }
 
+// Attention over latents, with a latent of queries and without, around attention of another kind.
+inline Described latent_description() {
+  plain_model m = small_model();
+  m.layers = 3;
+  m.rope_dims = 6;
+  Described d(m);
+  mr_mixer_desc &first = d.arrays.layers[0].mixer, &last = d.arrays.layers[2].mixer;
+  first = {};
+  first.kind = MR_MIX_LATENT;
+  first.heads = 3;
+  first.kv_heads = 1;
+  first.key_dim = 15;
+  first.value_dim = 20;
+  first.latent = 33;
+  last = first;
+  first.query_latent = 21;
+  last.flags = MR_MIX_END_NORM;
+  return d;
+}
+
 }  // namespace fuzz

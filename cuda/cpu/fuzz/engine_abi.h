@@ -15,7 +15,7 @@ namespace fuzz {
 // A device with sealed models that all inputs share.
 struct Ground {
   mr_device* device = nullptr;
-  mr_model *small = nullptr, *rich = nullptr, *stateful = nullptr;
+  mr_model *small = nullptr, *rich = nullptr, *stateful = nullptr, *latents = nullptr;
 
   Ground(const char* path, int32_t threads) {
     const mr_device_options options = device_options(path, threads);
@@ -23,6 +23,7 @@ struct Ground {
     small = make(small_description(), [](int32_t) { return 0; });
     rich = make(rich_description(), rich_type);
     stateful = make(state_description(), [](int32_t) { return 0; });
+    latents = make(latent_description(), [](int32_t) { return 0; });
   }
 
   template <class TypeOf>
@@ -59,6 +60,7 @@ inline void run(const uint8_t* data, size_t size) {
     world.models.add(ground.small, {small_description(), true, true});
     world.models.add(ground.rich, {rich_description(), true, true});
     world.models.add(ground.stateful, {state_description(), true, true});
+    world.models.add(ground.latents, {latent_description(), true, true});
     for (int i = 0; i < 48 && !in.done(); ++i) calls[in.below(std::size(calls))](world, in);
     world.close();
   }

@@ -42,6 +42,7 @@ inline bool tensor_of(const mr_model_desc& desc, int32_t role, int32_t layer, in
   d.tied_head = desc.tied_head;
   d.layer_input_width = desc.layer_input_width;
   d.layers.assign(desc.layers, desc.layers + desc.layer_count);
+  if (desc.rope_count == 1 && desc.ropes != nullptr) d.ropes.push_back(mr::Rope{desc.ropes->dims, MR_ROPE_NORM, 1, 1, 1, {}});
   const int32_t in = std::clamp(layer, 0, desc.layer_count - 1);
   const bool vector = mr::is_vector(role);
   const int32_t count = (vector ? 1 : 2) + (mr::is_stack(role) ? 1 : 0);
@@ -92,7 +93,10 @@ bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc&
 
 inline void create_model(World& w, Input& in) {
   Arena arena;
-  Described model_of(in.once_in(2) ? rich_description() : in.once_in(3) ? state_description() : small_description());
+  Described model_of(in.once_in(2)   ? rich_description()
+                     : in.once_in(3) ? state_description()
+                     : in.once_in(2) ? latent_description()
+                                     : small_description());
   plain_arrays& arrays = model_of.arrays;
   const int32_t layers = model_of.desc.layer_count;
   in.bend(&model_of.desc);
@@ -119,7 +123,7 @@ inline void create_model(World& w, Input& in) {
     arrays.layers[i] = known(arrays.layers[i]);
     const mr_layer_desc& l = arrays.layers[i];
     little = little && l.experts.count <= 16 && l.experts.shared_width <= 256 && l.mlp.width <= 256 && l.mixer.heads <= 4 &&
-             l.mixer.key_dim <= 64 && l.mixer.value_dim <= 64;
+             l.mixer.key_dim <= 64 && l.mixer.value_dim <= 64 && l.mixer.latent <= 64 && l.mixer.query_latent <= 64;
   }
   const uint8_t first = in.byte();
   const auto type_of = [first](int32_t role) { return first < 64 ? 0 : kFormats[(first + role) % std::size(kFormats)].type; };

@@ -36,7 +36,7 @@ inline void create_runner(World& w, Input& in) {
   constexpr int32_t types[] = {MR_KV_F32, MR_KV_F16, MR_KV_BF16, MR_KV_F8};
   config.kv_type = types[in.once_in(16) ? 3 : in.below(3)];
   config.block_size = in.once_in(2) ? 32 : 16;
-  if (model.known != nullptr && model.known->described.arrays.layers[0].mixer.kind != MR_MIX_ATTENTION)
+  if (model.known != nullptr && model.known->described.arrays.layers[0].mixer.kind == MR_MIX_DELTA)
     config.saved_states = config.host_states = 2;
   else if (model.known != nullptr && model.known->described.arrays.layers[1].mixer.window != 0 && in.once_in(2))
     config.window_blocks = config.host_window_blocks = 3;

@@ -296,6 +296,29 @@ def dots1(of, names):
     return Config("Dots1", common(of, names) | grouped(of) | {"attention_bias": biases(names), "sliding_window": None})
 
 
+def deepseek2(of, names):
+    """V2 if the weights of experts are a softmax, else V3. Its heads are those of keys and values made from the latent, and its mscale
+    is mscale_all_dim, of which the file has a tenth. The class of V2 does not scale scores by it, so its models here have no YaRN."""
+    fields, rotated = common(of, names), of["rope.dimension_count"]
+    rope_fields = fields["rope_parameters"]
+    rope_fields.pop("partial_rotary_factor", None)
+    sigmoid = of.get("expert_gating_func", 1) == 2
+    if rope_fields["rope_type"] == "yarn":
+        if not sigmoid:
+            raise ValueError("deepseek2 with YaRN and a softmax of experts: transformers scales its scores otherwise")
+        rope_fields |= {"mscale": 10 * rope_fields["mscale_all_dim"], "mscale_all_dim": 10 * rope_fields["mscale_all_dim"]}
+    fields["num_hidden_layers"] -= of.get("nextn_predict_layers", 0)
+    fields |= grouped(of) | {
+        "num_key_value_heads": fields["num_attention_heads"], "head_dim": rotated, "kv_lora_rank": of["attention.kv_lora_rank"],
+        "q_lora_rank": of.get("attention.q_lora_rank") or None, "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": of["attention.key_length_mla"] - rotated, "v_head_dim": of["attention.value_length_mla"],
+        "norm_topk_prob": of.get("expert_weights_norm", False), "attention_bias": False,
+    }
+    if sigmoid:
+        return Config("DeepseekV3", fields | {"rope_interleave": True})
+    return Config("DeepseekV2", fields | {"topk_method": "group_limited_greedy" if fields["n_group"] > 1 else "greedy"})
+
+
 def ernie4_5_moe(of, names):
     return Config("Ernie4_5_Moe", common(of, names) | {
         "moe_num_experts": of["expert_count"], "moe_k": of["expert_used_count"], "moe_intermediate_size": of["expert_feed_forward_length"],
@@ -380,7 +403,7 @@ def lfm2moe(of, names):
 
 
 FAMILIES = {each.__name__: each for each in (
-    dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, lfm2, lfm2moe, llama, mistral3, olmo2, olmoe, phi3,
+    deepseek2, dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, lfm2, lfm2moe, llama, mistral3, olmo2, olmoe, phi3,
     qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, seed_oss, smollm3,
 )} | {"ernie4_5-moe": ernie4_5_moe, "gemma-embedding": gemma_embedding, "gpt-oss": gpt_oss,
      "minimax-m2": minimax_m2}

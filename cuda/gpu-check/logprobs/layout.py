@@ -79,13 +79,23 @@ SHORT = {
     "ffn_up": "feed_forward.w3",
     "ffn_down": "feed_forward.w2",
 }
-PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"), ("attn_qkv", "attn_gate"))
+LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_k_b": "self_attn.kv_b_proj",
+    "attn_v_b": "self_attn.kv_b_proj",
+}
+PAIRS = (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp"), ("attn_qkv", "attn_gate"), ("attn_k_b", "attn_v_b"))
 # Parameters that are no module's weight.
 BARE = (
     "layer_scalar", "e_score_correction_bias", ".experts.gate_up_proj", ".experts.down_proj", "self_attn.sinks", ".expert_bias",
     "linear_attn.dt_bias", "linear_attn.A_log",
 )
 OTHER = {
+    "deepseek2": {**EXPERTS, **SHARED, **CHOICE, **LATENT},
     "dots1": {**EXPERTS, **SHARED, **CHOICE},
     "ernie4_5-moe": {**EXPERTS, **SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction_bias"},
     "exaone4": ENDS,
@@ -164,8 +174,8 @@ TILED = ("qwen35", "qwen35moe")
 REFUSED = {
     "attention.scale": ("granite", "granitemoe"),
     "expert_count": tuple(name for name, inner in OTHER.items() if "ffn_gate_inp" in inner),
-    "expert_group_count": ("dots1", "glm4moe"),
-    "expert_weights_scale": ("dots1", "glm4moe"),
+    "expert_group_count": ("deepseek2", "dots1", "glm4moe"),
+    "expert_weights_scale": ("deepseek2", "dots1", "glm4moe"),
 }
 # Files of these store a row of numbers as a vector.
 ROWS = {
@@ -273,7 +283,9 @@ class Layout:
 
     def joined(self, place, gate, up):
         """The parameter of a gate and its up, or of queries, keys and values and the gate of what a delta net returns: each key
-        head has its part of them together."""
+        head has its part of them together. Or that of the keys and values that heads make of a latent, whose keys are turned."""
+        if place.endswith("kv_b_proj.weight"):
+            return np.concatenate((gate.swapaxes(1, 2), up), axis=1).reshape(-1, up.shape[-1])
         if place.endswith("in_proj_qkvz.weight"):
             keys = (len(gate) - len(up)) // 2
             parts = *np.split(gate, (keys, 2 * keys)), up

@@ -26,6 +26,7 @@
  *      state_from and state_to of a segment, MR_PRE_STATE_OUT and _IN
  * 2.7  a group of cache blocks for layers with a window: window_blocks and host_window_blocks of a runner, the second block table of a
  *      segment, mr_pre_op.window
+ * 2.8  attention over a latent: latent and query_latent of a mixer, the roles of MR_MIX_LATENT
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -40,7 +41,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 2u
-#define MR_ABI_MINOR 7u
+#define MR_ABI_MINOR 8u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */

@@ -29,8 +29,7 @@ typedef struct mr_rope_desc {
 } mr_rope_desc;
 
 /* Kinds of mixers. An engine refuses a kind that it cannot compute with UNIMPLEMENTED. LATENT is attention over a latent that
- * all heads share; no engine computes it yet. DELTA and CONV carry a state from position to position; at least one layer of a model
- * is attention. */
+ * all heads share. DELTA and CONV carry a state from position to position; at least one layer of a model is one of the other two. */
 enum { MR_MIX_ATTENTION = 1, MR_MIX_LATENT = 2, MR_MIX_DELTA = 3, MR_MIX_CONV = 4 };
 
 /* Flags of a mixer. */
@@ -62,7 +61,14 @@ enum {
  *   S = g S; S = S + k (b (v - k^T S))^T; o = q^T S, from S = 0 (key_dim, value_dim) before position 0
  *   MIX_OUT (norm(o, DELTA_NORM) silu(MIX_GATE x)), with the norm by head
  * CONV, a short convolution. Members: conv; flags NO_NORM and END_NORM. MIX_IN x has three parts B, C and X, each hidden wide:
- *   MIX_OUT (C * sum over taps i of MIX_CONV_i (B * X)_{t - conv + 1 + i}) */
+ *   MIX_OUT (C * sum over taps i of MIX_CONV_i (B * X)_{t - conv + 1 + i})
+ *
+ * LATENT, attention over a latent. Members: heads, kv_heads = 1, key_dim, value_dim, rope, scale, latent, query_latent; flags NO_NORM
+ * and END_NORM; the others are 0. With x the normed residual stream and r the dims of the rope, of which key_dim has more, for each token:
+ *   Q x, or Q_UP norm(Q_DOWN x, Q_LATENT_NORM): by head n, key_dim - r wide, and q, r wide
+ *   KV_DOWN x: c, latent wide, and k, r wide
+ *   the KV cache has one head of norm(c, KV_LATENT_NORM), which is also the value, and rope(k); it is not kept as F8
+ *   score = scale (K_UP_h n . norm(c) + rope(q) . rope(k)); O of V_UP_h times the sum of weights and values, by head */
 typedef struct mr_mixer_desc {
   int32_t kind;               /* MR_MIX_* */
   uint32_t flags;
@@ -78,7 +84,8 @@ typedef struct mr_mixer_desc {
   float temperature_scale;
   int32_t temperature_length; /* positions */
   int32_t conv;               /* taps of the convolution of DELTA and CONV, the last of which is of the token itself: 2 to 64 */
-  int32_t reserved[2];        /* 0 */
+  int32_t latent;             /* width of the latent of LATENT */
+  int32_t query_latent;       /* of LATENT: width of the latent of Q; 0 = Q reads the input of the layer */
 } mr_mixer_desc;
 
 /* Kinds of MLPs. An engine refuses a kind that it cannot compute with UNIMPLEMENTED. */
@@ -167,15 +174,16 @@ typedef struct mr_model_desc {
 } mr_model_desc;
 
 /* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]; vectors are F32. A stack of
- * matrices or vectors, one for each expert, has one dim more, (in, out, count); they follow one another in the file. Layers have
+ * matrices or vectors, one for each expert or head, has one dim more, (in, out, count); they follow one another in the file. Layers have
  * those roles that their mixer and their MLP want. q = heads*key_dim, with MR_MIX_OUT_GATE twice that; k = kv_heads*key_dim,
- * v = kv_heads*value_dim. Of DELTA, c = 2*kv_heads*key_dim + heads*value_dim is the width of its convolution, of CONV c = hidden. */
+ * v = kv_heads*value_dim. Of DELTA, c = 2*kv_heads*key_dim + heads*value_dim is the width of its convolution, of CONV c = hidden. Of
+ * LATENT, r are the dims of its rope. */
 enum {
   MR_ROLE_EMBEDDING = 0,     /* (hidden, vocab) */
   MR_ROLE_OUTPUT_NORM = 1,   /* (hidden) */
   MR_ROLE_OUTPUT = 2,        /* (hidden, vocab); absent when tied */
   MR_ROLE_ATTN_NORM = 3,     /* (hidden), of every kind of mixer; absent with MR_MIX_NO_NORM */
-  MR_ROLE_Q = 4,             /* (hidden, q) */
+  MR_ROLE_Q = 4,             /* (hidden, q); of MR_MIX_LATENT if query_latent is 0 */
   MR_ROLE_K = 5,             /* (hidden, k); absent where kv_layer is not 0 */
   MR_ROLE_V = 6,             /* (hidden, v); absent where kv_layer is not 0, and with MR_MIX_VALUE_IS_KEY */
   MR_ROLE_Q_BIAS = 7,        /* (q), MR_MIX_QKV_BIAS */
@@ -183,7 +191,7 @@ enum {
   MR_ROLE_V_BIAS = 9,        /* (v), the same where there is a V */
   MR_ROLE_Q_NORM = 10,       /* (key_dim), MR_MIX_QK_NORM; (q), MR_MIX_QK_ROW_NORM */
   MR_ROLE_K_NORM = 11,       /* (key_dim) or (k), the same where there is a K */
-  MR_ROLE_O = 12,            /* (heads*value_dim, hidden) */
+  MR_ROLE_O = 12,            /* (heads*value_dim, hidden), of MR_MIX_LATENT too */
   MR_ROLE_O_BIAS = 13,       /* (hidden), MR_MIX_OUT_BIAS */
   MR_ROLE_ATTN_END_NORM = 14,/* (hidden), MR_MIX_END_NORM, of every kind of mixer */
   MR_ROLE_FFN_NORM = 15,     /* (hidden); absent with MR_MLP_NO_NORM */
@@ -226,7 +234,14 @@ enum {
   MR_ROLE_DELTA_DT = 52,    /* (heads) */
   MR_ROLE_DELTA_A = 53,     /* (heads) */
   MR_ROLE_DELTA_NORM = 54,  /* (value_dim) */
-  MR_ROLE_COUNT = 55
+  MR_ROLE_Q_DOWN = 55,         /* (hidden, query_latent), MR_MIX_LATENT if query_latent is not 0, as are the following two */
+  MR_ROLE_Q_LATENT_NORM = 56,  /* (query_latent) */
+  MR_ROLE_Q_UP = 57,           /* (query_latent, q) */
+  MR_ROLE_KV_DOWN = 58,        /* (hidden, latent + r), MR_MIX_LATENT, as are the following */
+  MR_ROLE_KV_LATENT_NORM = 59, /* (latent) */
+  MR_ROLE_K_UP = 60,           /* (key_dim - r, latent, heads) */
+  MR_ROLE_V_UP = 61,           /* (latent, value_dim, heads) */
+  MR_ROLE_COUNT = 62
 };
 
 typedef struct mr_tensor_desc {

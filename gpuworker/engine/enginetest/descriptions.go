@@ -50,6 +50,9 @@ func Description(seed uint64) engine.ModelDesc {
 	if g := (describer{generator(seed ^ 0x7374617465)}); g.one(3) {
 		g.states(&d)
 	}
+	if g := (describer{generator(seed ^ 0x6c6174656e74)}); g.one(4) {
+		g.latents(&d)
+	}
 	return d
 }
 
@@ -197,7 +200,7 @@ func testDescriptions(t *testing.T, opener func(*testing.T) engine.Device, opts 
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			m, err := dev.NewModel(d)
 			if errors.Is(err, engine.ErrUnsupported) {
-				requireGPUs(t, dev, err)
+				requireUnbuilt(t, dev, &d, err)
 				require.Regexp(t, `layer \d+ has |is set, which|rope 0`, err.Error(), "the block is named")
 				refused++
 				return

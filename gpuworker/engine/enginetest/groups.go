@@ -271,7 +271,7 @@ func testGroupedDescriptions(t *testing.T, opener func(*testing.T) engine.Device
 		m, err := dev.NewModel(d)
 		if err != nil {
 			require.ErrorIs(t, err, engine.ErrUnsupported, "seed %d", seed)
-			requireGPUs(t, dev, err)
+			requireUnbuilt(t, dev, &d, err)
 			continue
 		}
 		require.NoError(t, m.Close())

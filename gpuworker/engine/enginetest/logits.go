@@ -213,9 +213,15 @@ func families() map[string]family {
 		"gpt-oss":                             {Random(gptOSS(), withMXFP4(all(engine.F32)), 18), engine.F32, int8s},
 		"with states":                         {likeQueries(Random(Hybrid(), all(engine.F32), 70)), engine.F32, states},
 		"with states and experts":             {likeQueries(Random(mixture(Hybrid(), 8, 2), all(engine.F32), 71)), engine.F32, states},
-		"with an output gate":                 {Random(outputGates(), all(engine.F32), 72), engine.F32, exact},
-		"with a cache in f16":                 {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
-		"with a cache in bf16":                {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
+		"with latents":                        {Random(Latents(), all(engine.F32), 73), engine.F32, exact},
+		"with latents and experts":            {Random(grouped(mixture(Latents(), 8, 2)), all(engine.F32), 74), engine.F32, exact},
+		"with latents in f16":                 {Random(Latents(), all(engine.F32), 75), engine.F16, halfCache},
+		"with latents of a type a tensor": {Random(wideLatents(wide(nil)), func(r engine.Role) engine.Type {
+			return common[int(r)*5%len(common)]
+		}, 76), engine.F32, int8Mins},
+		"with an output gate":  {Random(outputGates(), all(engine.F32), 72), engine.F32, exact},
+		"with a cache in f16":  {Random(Small().Model(), all(engine.F32), 11), engine.F16, halfCache},
+		"with a cache in bf16": {Random(Small().Model(), all(engine.F32), 12), engine.BF16, bf16Cache},
 		"with a type a tensor": {Random(wide(nil), func(r engine.Role) engine.Type {
 			return common[int(r)*7%len(common)]
 		}, 14), engine.F32, int8Mins},

@@ -43,6 +43,13 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 			testRolesOf(t, open(t, opener), desc)
 		}
 	})
+	t.Run("latents", func(t *testing.T) {
+		byLatent, direct := Latents(), Latents()
+		direct.Layers[0], direct.Layers[2] = direct.Layers[2], direct.Layers[0]
+		for _, desc := range []engine.ModelDesc{byLatent, direct} {
+			testRolesOf(t, open(t, opener), desc)
+		}
+	})
 	t.Run("states and gates", func(t *testing.T) {
 		delta, conv, gated := Hybrid(), Hybrid(), Small().Model()
 		conv.Layers[0], conv.Layers[2] = conv.Layers[2], conv.Layers[0]
@@ -76,32 +83,36 @@ func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	}
 }
 
-// skipUnbuilt skips a test of a model with experts, states or gates if several GPUs refuse them,
-// which they must do by the name of a layer. One GPU and the other engines compute every block.
+// skipUnbuilt skips a test of a model with latents if a GPU refuses it, and of one with experts,
+// states or gates if several GPUs do, which they must do by the name of a layer. The other engines
+// compute every block.
 func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	t.Helper()
 	mixture := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
-	state := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind != engine.MixAttention || l.Mixer.OutGate })
-	if !mixture && !state {
+	other := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind != engine.MixAttention || l.Mixer.OutGate })
+	if !mixture && !other {
 		return
 	}
 	m, err := dev.NewModel(*desc)
 	if errors.Is(err, engine.ErrUnsupported) {
-		requireGPUs(t, dev, err)
-		require.Regexp(t, `layer \d+ has (a mixture of experts|a gated delta rule|a short convolution|attention with an output gate)`, err.Error())
-		t.Skip("several GPUs do not divide the model: ", err)
+		requireUnbuilt(t, dev, desc, err)
+		require.Regexp(t, `layer \d+ has (a mixture of experts|a gated delta rule|a short convolution|attention with an output gate|attention over a latent)`, err.Error())
+		t.Skip("no kernels for the model, which CPU workers run: ", err)
 	}
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
 }
 
-// requireGPUs fails the test, with the refusal, unless the device is several GPUs.
-func requireGPUs(t *testing.T, dev engine.Device, refusal error) {
+// requireUnbuilt fails the test, with the refusal, unless the device is several GPUs, or one and the
+// model has a layer that attends to latents.
+func requireUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc, refusal error) {
 	t.Helper()
 	info, err := dev.Info()
 	require.NoError(t, err)
 	require.Equal(t, "cuda", info.Kind, refusal)
-	require.Greater(t, info.Devices, 1, refusal)
+	if !slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind == engine.MixLatent }) {
+		require.Greater(t, info.Devices, 1, refusal)
+	}
 }
 
 // refuseOthers checks that a role is refused with anything except the entry of the table.

@@ -78,6 +78,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"descriptions", true, testDescriptions},
 		{"states", true, testStates},
 		{"groups", true, testGroups},
+		{"latents", true, testLatents},
 		{"sampling", opts.Numeric, testSampling},
 		{"experts", opts.Numeric, testExperts},
 		{"sameness", true, testSameness},

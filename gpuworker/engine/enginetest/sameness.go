@@ -51,6 +51,8 @@ func subjects() map[string]subject {
 		"a model of width 4096": {Random(wide.Model(), byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32, 20},
 		"experts":               {Random(grouped(mixture(long.Model(), 16, 4)), withMXFP4(byRole), 5), numbers(5, 70, 320), 6, []int{1, 7, 64}, engine.F32, 20},
 		"a prompt of 1100":      {Random(long.Model(), byRole, 4), numbers(4, 1100, 320), 4, []int{512, 128, 37}, engine.F32, 140},
+		"latents":               {Random(grouped(mixture(wideLatents(long.Model()), 16, 4)), byRole, 6), numbers(6, 70, 320), 6, []int{1, 7, 64}, engine.F16, 20},
+		"latents in pieces":     {Random(wideQueries(), all(engine.F32), 7), numbers(7, 70, 37), 2, []int{64}, engine.F32, 0},
 		"keys beyond 8192":      {Random(deep.Model(), all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16, 0},
 	}
 }

@@ -135,7 +135,7 @@ func (n *narrow) layer(l *engine.Layer) C.mr_layer_desc {
 			rope: n.i32("rope", m.Rope), window: n.i32("window", m.Window), scale: C.float(m.Scale), score_cap: C.float(m.ScoreCap),
 			kv_layer:          n.i32("kv layer", m.KVLayer),
 			temperature_scale: C.float(m.TemperatureScale), temperature_length: n.i32("temperature length", m.TemperatureLength),
-			conv: n.i32("taps", m.Conv),
+			conv: n.i32("taps", m.Conv), latent: n.i32("latent", m.Latent), query_latent: n.i32("latent of queries", m.QueryLatent),
 		},
 		mlp: C.mr_mlp_desc{
 			kind: C.int32_t(l.MLP.Kind), flags: mlpFlags(&l.MLP), activation: C.int32_t(l.MLP.Activation), width: n.i32("ffn", l.MLP.Width),

@@ -35,7 +35,7 @@ func NewDecoder(w *Weights) (*Decoder, error) {
 // Sequence has the keys and values of one sequence.
 type Sequence struct {
 	d            *Decoder
-	keys, values [][][]float64 // layer, position, kv heads * head dim
+	keys, values [][][]float64 // layer, position, kv heads * head dim; of a latent those of all heads
 	states       []state       // by layer
 	length       int
 }
@@ -84,9 +84,13 @@ func (s *Sequence) Hidden(tokens []int32) []float64 {
 	for layer := range d.Layers {
 		l := &d.Layers[layer]
 		h := s.d.norm(x, !l.Mixer.NoNorm, engine.RoleAttnNorm, layer)
-		mix := s.attention
-		if l.Mixer.Kind != engine.MixAttention {
-			mix = s.stateful
+		mix := s.stateful
+		switch l.Mixer.Kind {
+		case engine.MixAttention:
+			mix = s.attention
+		case engine.MixLatent:
+			mix = s.latent
+		case engine.MixDelta, engine.MixConv:
 		}
 		s.d.add(x, mix(layer, h, n), l.Mixer.EndNorm, engine.RoleAttnEndNorm, layer)
 		s.d.add(x, s.d.feedForward(layer, x, n), l.MLP.EndNorm, engine.RoleFFNEndNorm, layer)

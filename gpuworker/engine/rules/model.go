@@ -49,6 +49,8 @@ const (
 	maxInputWidth = 1 << 16
 	maxExperts    = 4096
 	maxTaps       = 64
+
+	maxQueryLatent = 1 << 16
 )
 
 // CheckModel refuses a description that no engine can run. The error names the wrong member. It
@@ -79,7 +81,7 @@ func CheckModel(d *engine.ModelDesc) error {
 			c.mlp(fmt.Sprintf("layer %d ", i), &d.Layers[i].MLP)
 		}
 	}
-	attends := func(l engine.Layer) bool { return l.Mixer.Kind == engine.MixAttention }
+	attends := func(l engine.Layer) bool { return l.Mixer.KeepsKeys() }
 	if c.err == nil && !slices.ContainsFunc(d.Layers, attends) {
 		c.unsupported("has no layer of attention")
 	}
@@ -145,12 +147,16 @@ func (c *checker) mixer(at string, d *engine.ModelDesc, index int) {
 	switch m.Kind {
 	case engine.MixAttention:
 	case engine.MixLatent:
-		c.unsupported("%smixer is latent attention", at)
+		c.latent(at, d, m)
+		return
 	case engine.MixDelta, engine.MixConv:
 		c.state(at, m)
 		return
 	default:
-		c.invalid("%smixer kind is %d, want %d, %d or %d", at, m.Kind, engine.MixAttention, engine.MixDelta, engine.MixConv)
+		c.invalid("%smixer kind is %d, want %d to %d", at, m.Kind, engine.MixAttention, engine.MixConv)
+	}
+	if m.Latent != 0 || m.QueryLatent != 0 {
+		c.invalid("%sis attention, and has a latent", at)
 	}
 	if m.Conv != 0 || m.TiledHeads {
 		c.invalid("%sis attention, and has a convolution or tiled heads", at)
@@ -189,6 +195,27 @@ func (c *checker) mixer(at string, d *engine.ModelDesc, index int) {
 	}
 	if m.KVLayer > 0 {
 		c.shared(at, d, index)
+	}
+}
+
+// latent checks attention over a latent. It has no members of other attention.
+func (c *checker) latent(at string, d *engine.ModelDesc, m *engine.Mixer) {
+	c.between(at+"heads", m.Heads, 1, maxHeads)
+	c.between(at+"kv heads", m.KVHeads, 1, 1)
+	c.between(at+"key dim", m.KeyDim, 1, maxHeadDim)
+	c.between(at+"value dim", m.ValueDim, 1, maxHeadDim)
+	c.between(at+"rope", m.Rope, 0, len(d.Ropes)-1)
+	c.between(at+"latent", m.Latent, 1, maxHeadDim)
+	c.between(at+"latent of queries", m.QueryLatent, 0, maxQueryLatent)
+	c.notNegative(at+"attention scale", m.Scale)
+	if c.err == nil && d.Rotated(m) >= m.KeyDim {
+		c.invalid("%srotates %d dims of heads of %d, want fewer", at, d.Rotated(m), m.KeyDim)
+	}
+	rest := *m
+	rest.Heads, rest.KVHeads, rest.KeyDim, rest.ValueDim, rest.Rope, rest.Scale = 0, 0, 0, 0, 0, 0
+	rest.Latent, rest.QueryLatent, rest.NoNorm, rest.EndNorm = 0, 0, false, false
+	if rest != (engine.Mixer{Kind: m.Kind}) {
+		c.invalid("%sis attention over a latent, and sets what only other mixers have", at)
 	}
 }
 
@@ -308,6 +335,12 @@ func CheckConfig(c engine.RunnerConfig) error {
 
 // CheckRunner is CheckConfig for a runner of a model.
 func CheckRunner(d *engine.ModelDesc, c engine.RunnerConfig) error {
+	for i := range d.Layers {
+		if c.KVType == engine.F8 && d.Layers[i].Mixer.Kind == engine.MixLatent {
+			// One scale would be of both the latent and the rotated key.
+			return fmt.Errorf("model layer %d has attention over a latent, of which no cache of f8 is built, want f16, bf16 or f32: %w", i, engine.ErrUnsupported)
+		}
+	}
 	if d.StateFloats() == 0 && (c.SavedStates != 0 || c.HostStates != 0) {
 		return fmt.Errorf("runner has %d saved states and %d of host memory, and no layer of the model carries a state: %w",
 			c.SavedStates, c.HostStates, engine.ErrInvalid)
@@ -320,16 +353,22 @@ func CheckRunner(d *engine.ModelDesc, c engine.RunnerConfig) error {
 }
 
 // BlockBytes returns the bytes of keys and values in one KV block, over all layers of its group that
-// have their own. Without a window group all layers are in the first.
+// have their own. Without a window group all layers are in the first. A latent is key and value at
+// once.
 func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig, window bool) uint64 {
 	var heads uint64 // bytes of one token's keys and values
 	for i := range d.Layers {
 		m := &d.Layers[i].Mixer
-		if m.Kind != engine.MixAttention || m.KVLayer != 0 || window != (c.WindowBlocks > 0 && d.InWindowGroup(i)) {
+		if window != (c.WindowBlocks > 0 && d.InWindowGroup(i)) {
 			continue
 		}
-		for _, dim := range []int{m.KeyDim, m.ValueDim} {
-			heads += uint64(m.KVHeads) * headBytes(c.KVType, uint64(dim))
+		switch {
+		case m.Kind == engine.MixLatent:
+			heads += headBytes(c.KVType, uint64(m.Latent+d.Rotated(m)))
+		case m.Kind == engine.MixAttention && m.KVLayer == 0:
+			for _, dim := range []int{m.KeyDim, m.ValueDim} {
+				heads += uint64(m.KVHeads) * headBytes(c.KVType, uint64(dim))
+			}
 		}
 	}
 	return uint64(c.BlockSize) * heads

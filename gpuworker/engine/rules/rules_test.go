@@ -55,6 +55,35 @@ func TestLayersThatCarryStates(t *testing.T) {
 	require.Len(t, Tensors(&d), 3+9+4+5)
 }
 
+// latent lets layer 1 be attention over a latent with a change.
+func latent(change func(*engine.Mixer)) func(*engine.ModelDesc) {
+	return func(d *engine.ModelDesc) {
+		m := engine.Mixer{Kind: engine.MixLatent, Heads: 4, KVHeads: 1, KeyDim: 24, ValueDim: 10, Latent: 40, QueryLatent: 12}
+		if change != nil {
+			change(&m)
+		}
+		d.Layers[1].Mixer = m
+	}
+}
+
+func TestAttentionOverALatent(t *testing.T) {
+	d := desc().Model()
+	latent(nil)(&d)
+	require.NoError(t, CheckModel(&d))
+	c := engine.RunnerConfig{KVType: engine.F16, BlockSize: 16, KVBlocks: 1, MaxSequences: 1, MaxBatchedTokens: 1, MaxSampleRows: 1}
+	require.EqualValues(t, 2*16*(2*2*16+40+16), BlockBytes(&d, c, false), "a latent and a rotated key, once")
+	require.Len(t, Tensors(&d), 3+9+4+9)
+	d.Layers[1].Mixer.QueryLatent = 0
+	require.Len(t, Tensors(&d), 3+9+4+7)
+	require.NoError(t, CheckRunner(&d, c))
+	c.KVType = engine.F8
+	err := CheckRunner(&d, c)
+	require.ErrorIs(t, err, engine.ErrUnsupported)
+	require.ErrorContains(t, err, "layer 1 has attention over a latent")
+	d.Layers = d.Layers[1:]
+	require.NoError(t, CheckModel(&d), "no other attention is needed")
+}
+
 func TestModelsThatCannotRunAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(*engine.ModelDesc)
@@ -110,7 +139,22 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 			d.Layers[0], d.Layers[1] = d.Layers[1], d.Layers[0]
 			d.Layers[1].Mixer.KVLayer = 1
 		}, "layer 1 reads the keys of layer 0"},
-		"norms of rows with gates":        {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.OutGate, m.QKRowNorm = true, true }, "layer 0 norms whole rows of Q, which has gates"},
+		"norms of rows with gates":     {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.OutGate, m.QKRowNorm = true, true }, "layer 0 norms whole rows of Q, which has gates"},
+		"a latent of no width":         {latent(func(m *engine.Mixer) { m.Latent = 0 }), "layer 1 latent is 0"},
+		"a latent of queries below 0":  {latent(func(m *engine.Mixer) { m.QueryLatent = -1 }), "layer 1 latent of queries is -1"},
+		"a latent without a rotation":  {latent(func(m *engine.Mixer) { m.Rope = engine.NoRope }), "layer 1 rope is -1, want 0 to 0"},
+		"a latent of several kv heads": {latent(func(m *engine.Mixer) { m.KVHeads = 2 }), "layer 1 kv heads is 2, want 1 to 1"},
+		"heads that rotate as a whole": {latent(func(m *engine.Mixer) { m.KeyDim = 16 }), "layer 1 rotates 16 dims of heads of 16, want fewer"},
+		"a latent with a window":       {latent(func(m *engine.Mixer) { m.Window = 4 }), "layer 1 is attention over a latent, and sets"},
+		"a latent with biases":         {latent(func(m *engine.Mixer) { m.QKVBias = true }), "layer 1 is attention over a latent, and sets"},
+		"a latent with taps":           {latent(func(m *engine.Mixer) { m.Conv = 3 }), "layer 1 is attention over a latent, and sets"},
+		"keys of a latent": {func(d *engine.ModelDesc) {
+			latent(nil)(d)
+			d.Layers[0], d.Layers[1] = d.Layers[1], d.Layers[0]
+			d.Layers[1].Mixer.KVLayer = 1
+		}, "layer 1 reads the keys of layer 0"},
+		"attention with a latent":         {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Latent = 3 }, "layer 1 is attention, and has a latent"},
+		"a delta rule with a latent":      {delta(func(m *engine.Mixer) { m.QueryLatent = 3 }), "layer 1 carries a state, and sets"},
 		"a kind of mixer that is unknown": {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +169,6 @@ func TestModelsThatCannotRunAreRefused(t *testing.T) {
 
 func TestBlocksThatAreNotBuiltAreRefusedByName(t *testing.T) {
 	for want, spoil := range map[string]func(*engine.ModelDesc){
-		"layer 1 mixer is latent attention": func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
 		"model has no layer of attention": func(d *engine.ModelDesc) {
 			for i := range d.Layers {
 				d.Layers[i].Mixer = engine.Mixer{Kind: engine.MixConv, Conv: 3, Rope: engine.NoRope}
