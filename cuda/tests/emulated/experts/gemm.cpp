@@ -31,7 +31,7 @@ cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
     return run_kernel(kernel, many_rows_grid(args, kernel.panels), p);
   }
   if (args.rows == 1 && pair) return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneGated), at_once(args.pairs * panels), p);
-  const GroupedForm form = grouped_form(one ? 1 : args.tile, pair);
+  const GroupedForm form = grouped_form(one ? 1 : args.tile <= kMostExpertTile ? args.tile : kLeastExpertTile, pair);
   const GemvKernel kernel = form < GroupedForm::kSeveralSingle ? few_rows_kernel_for<T, A>(form) : several_rows_kernel_for<T, A>(form);
   if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
   return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels)), p);
