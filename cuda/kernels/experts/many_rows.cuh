@@ -20,7 +20,7 @@
 namespace mr::cuda {
 
 constexpr int32_t kManyPairs = 64, kManyFragments = kManyPairs / 8;
-static_assert(expert_tile(GemmClass::kPrefill, 1, 1, 8) == kManyPairs);
+static_assert(expert_tile(GemmClass::kPrefill, 1, 1) == kManyPairs);
 
 // Two panels of a warp, one unit a stage: gemv_async's stages of weights.
 using ManyShape = GemvShape<2, 8, 1, 1>;
