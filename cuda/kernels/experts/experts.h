@@ -1,9 +1,9 @@
 // experts: grouped GEMMs, which multiply each pair of a row and one of its experts (plan.h) with that expert's matrices.
 //
 //   file             class     tile (rows x pairs)   how
-//   one_row.cuh      decode    16 x 1                the same for a single row: all of its loads are in flight at once
-//   few_rows.cuh     decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as gemv_async.cuh
-//   several_rows.cuh decode    256 x 16              mma, cp.async; warps share a tile's pairs
+//   one_row.cuh      decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
+//   few_rows.cuh     decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
+//   several_rows.cuh decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
 //   many_rows.cuh    prefill   256 x 64              mma, cp.async; warps share a tile's pairs
 //
 // An expert's matrices are one stack: they follow one another (matrix_of of weight.h). A pair's bits depend on its row of x

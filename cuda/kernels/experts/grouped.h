@@ -65,6 +65,7 @@ inline int32_t tiles_of(const ExpertGemmArgs& args) { return expert_tiles(args.e
 inline int64_t decode_items(const ExpertGemmArgs& args, int32_t parts, int32_t panels_an_item) {
   return int64_t{tiles_of(args)} * parts * ((panels_of(args) + panels_an_item - 1) / panels_an_item);
 }
+
 // Bytes of shared memory that the rows of x take in the kernels of a single row, besides their stages.
 inline int32_t one_row_input_bytes(const ExpertGemmArgs& args) {
   const WeightFormat& format = kWeightFormats[weight_format_index(args.targets[0].weight.type)];

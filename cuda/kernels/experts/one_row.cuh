@@ -241,6 +241,7 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
   }
   __syncthreads();
   if (expert < used) {
+    // few_rows.cuh adds a bias of 0 to the outputs of down, and -0 + 0 is 0.
     float y = Row::add_slices(&sums[expert * kSlices][local], kPanelRows) * p.x_scale + 0.0f;
     if (b.bias != nullptr) y += bias;
     outputs[expert][local] = y * weight;

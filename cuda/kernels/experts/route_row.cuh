@@ -1,5 +1,6 @@
-// route_row: a block chooses the experts of one row. A thread has the experts threadIdx.x, threadIdx.x + threads, ...; a block has a
-// thread for each expert, or 1024, and threads without one add zeros, so the order of every sum depends on the number of experts alone.
+// route_row: a block chooses the experts of one row. A thread has the experts threadIdx.x, threadIdx.x + threads, ...; a block has 1024
+// threads or at least one for each expert. Threads without an expert add zeros, so the order of every sum depends on the number of experts
+// alone.
 // An expert is chosen if fewer than `used` experts come before it, which threads count: the choice is the same whatever comes first.
 #pragma once
 

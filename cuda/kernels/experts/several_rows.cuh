@@ -6,10 +6,10 @@
 //                              |
 //        a unit of 64 inputs:  two panels to A fragments, once for the whole tile; a B fragment for each 8 pairs; mma
 //
-// Weights are read and unpacked once for up to 16 pairs, and rows are read once for 16 panels: few_rows.cuh
-// reads both again for each panel and each 8 pairs. A warp has all of K. It keeps the sum of the current split-K slice and the sum of
-// the slices before it, so a pair has the bits of few_rows. Blocks are persistent and their pipelines are not drained between items.
-// Fragments without pairs are skipped.
+// Weights are read and unpacked once for up to 16 pairs, and rows are read once for 16 panels: few_rows.cuh reads both again for each
+// panel and each 8 pairs. A warp has all of K. It keeps the sum of the current split-K slice and the sum of the slices before it, so a
+// pair has the bits of few_rows. Blocks are persistent and their pipelines are not drained between items. Fragments without pairs are
+// skipped. A tile must not have more than 16 pairs: experts.cu gives larger ones to few_rows.
 #pragma once
 
 #include "kernels/experts/gated.cuh"
@@ -78,10 +78,10 @@ struct SeveralRowsBlock {
   __device__ __forceinline__ int32_t thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ uint32_t rows_in(int32_t stage) const { return pipeline.shared + Layout::rows_at + stage * Layout::rows; }
 
-  // The tile of an item, or the last one's.
+  // Returns the tile of an item, or the last tile if the item is past the last.
   __device__ __forceinline__ ExpertTile tile_of(int32_t item) const { return grouped.plan.tiles[min(item / panel_blocks, tiles - 1)]; }
 
-  // The panel of this warp in an item; past the last there is none.
+  // Returns the panel of this warp in an item. It may lie past the last panel.
   __device__ __forceinline__ int32_t panel_of(int32_t item, int32_t r) const {
     return item % panel_blocks * kBlockPanels + (pair ? warp : warp * kPanels + r);
   }
@@ -112,8 +112,8 @@ struct SeveralRowsBlock {
     }
   }
 
-  // Cursor is the position of what is requested next, and what the block's item after that one needs: its tile is loaded an item
-  // ahead of its rows' numbers, and these an item ahead of their use.
+  // Cursor is the position of the next request. `next` is the feed of the block's item after it, and `after` the tile of the item
+  // after that, because a tile is loaded an item ahead of its rows' numbers, and these an item ahead of their use.
   struct Cursor {
     int32_t item, unit;
     Feed feed, next;
@@ -136,11 +136,6 @@ struct SeveralRowsBlock {
     }
     copies_commit();
   }
-
-  // Group is the state from a group's first unit to its last.
-  struct Group {
-    std::conditional_t<kFolds<T>, FoldedHeader, GroupHeader<T>> headers[kPanels];
-  };
 
   // Where this lane's row of fragment 0 begins, for load_matrices.
   __device__ __forceinline__ uint32_t row_of_lane(int32_t stage) const {
