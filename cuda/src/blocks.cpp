@@ -1,6 +1,5 @@
 #include "src/blocks.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +28,7 @@ std::unique_ptr<Pinned> host_memory(Ledger& ledger, const char* purpose, uint64_
 Blocks::Blocks(Ledger& ledger, uint8_t* pool, uint8_t* states, const mr_runner_config& config, const Sizes& sizes)
     : ledger_(ledger), pool_(pool), states_(states), host_(config.host_blocks, sizes.kv_block_bytes),
       host_window_(config.host_window_blocks, sizes.window_block_bytes, MR_PRE_BLOCK_OUT, true),
-      host_states_(config.host_states, std::max<uint64_t>(sizes.state_bytes(), 1), MR_PRE_STATE_OUT) {}
+      host_states_(config.host_states, sizes.state_bytes(), MR_PRE_STATE_OUT) {}
 
 // A refused step has changed nothing.
 void Blocks::hold(const StepPlan& plan) {
