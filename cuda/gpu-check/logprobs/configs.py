@@ -403,7 +403,7 @@ def lfm2moe(of, names):
 
 
 FAMILIES = {each.__name__: each for each in (
-    deepseek2, dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, lfm2, lfm2moe, llama, mistral3, olmo2, olmoe, phi3,
-    qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, seed_oss, smollm3,
+    deepseek2, dots1, exaone4, gemma2, gemma3, gemma4, glm4, glm4moe, granite, granitemoe, lfm2, lfm2moe, llama, mistral3, olmo2, olmoe,
+    phi3, qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, seed_oss, smollm3,
 )} | {"ernie4_5-moe": ernie4_5_moe, "gemma-embedding": gemma_embedding, "gpt-oss": gpt_oss,
      "minimax-m2": minimax_m2}

@@ -20,7 +20,7 @@ def deepseek(**changed):
 class LatentTest(unittest.TestCase):
     def test_keys_and_values_of_a_head_are_together(self):
         layout = Layout(deepseek(), [])
-        keys = np.arange(3 * 6 * 3.0).reshape(3, 6, 3)  # head, latent, what is not rotated
+        keys = np.arange(3 * 6 * 3.0).reshape(3, 6, 3)  # head, latent, columns without rotation
         values = 100 + np.arange(3 * 4 * 6.0).reshape(3, 4, 6)
         self.assertEqual([layout.half(f"blk.0.attn_{part}_b.weight") for part in "kvq"], [0, 1, None])
         whole = layout.joined("layers.0.self_attn.kv_b_proj.weight", keys, values)
