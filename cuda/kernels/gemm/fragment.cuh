@@ -6,8 +6,8 @@
 //
 //   Q8_0, Q4_0, Q5_0, IQ4_NL   quant * d: both are f16 numbers, and one product rounds
 //   MXFP4                      the bits of a quant are the sign, exponent and top mantissa bit of an f16 number, which is 2^-14 of its
-//                              value; two powers of two multiply it. Exact if half of the block's power of two is from 2^-24 to 2^15. Below, a
-//                              block becomes zeros; above, its row fails
+//                              value; two powers of two multiply it. Exact if half of the block's power of two is from 2^-24 to
+//                              2^15. Below, a block becomes zeros; above, its row fails
 //   Q4_1, Q5_1                 quant * d + m, by one fma
 //   Q6_K, codes                quant * scale * d: the first product is an integer (of codes times their power of two), exact
 //                              up to 2048 and else even

@@ -72,11 +72,12 @@ int64_t m128_wgmma_time(M128Share share, const PreparedM128& m128, const GemmArg
   return rounds * (share == M128Share::kK ? round : round * (pair ? 195 : 172) / 100);
 }
 
-// Returns the faster way, and its time; INT64_MAX if there is none.
+// M128Choice is the faster way to share, and its estimated time: INT64_MAX if no kernel runs.
 struct M128Choice {
   M128Share share;
   int64_t time;
 };
+
 M128Choice choose(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
   const int64_t tiles = wgmma_params(args, first, last, kM128Panels).tiles;
   M128Choice best{M128Share::kK, INT64_MAX};

@@ -7,8 +7,8 @@
 
 namespace mr::cuda {
 
-// WgmmaParams are the kernel parameters of every wgmma GEMM. Only prefill kernels have clusters of several tiles:
-// row_blocks tiles of rows by token_blocks tiles of tokens, one for each block.
+// WgmmaParams are the kernel parameters of every wgmma GEMM. A cluster of a prefill kernel has row_blocks tiles of rows by
+// token_blocks tiles of tokens, one for each block. In the decode class a cluster has one tile, or two (M128Share, m128_wgmma.h).
 struct WgmmaParams {
   KernelTarget targets[kGemmTargets];  // panels of a tile are of one target, or half of them of each of a pair
   int32_t count, pair;

@@ -33,7 +33,7 @@ namespace {
 
 constexpr int32_t kStages = 3;
 constexpr int32_t kVectors = 4;          // of four keys, of a lane
-constexpr int32_t kRows = 4 * kVectors;  // keys of a lane
+constexpr int32_t kLaneKeys = 4 * kVectors;
 constexpr int32_t kWarp = 32;
 constexpr int32_t kCopied = 4 * kWarp;  // numbers that one instruction of a warp copies
 
@@ -42,7 +42,7 @@ struct Shape {
   static constexpr int32_t kLanes = lanes, kColumns = columns;  // of a group
   static constexpr int32_t kGroups = groups;
   static constexpr bool whole = is_whole;  // heads have kKeys keys and whole tiles
-  static constexpr int32_t kKeys = kLanes * kRows, kTileColumns = kGroups * kColumns;
+  static constexpr int32_t kKeys = kLanes * kLaneKeys, kTileColumns = kGroups * kColumns;
   static constexpr int32_t kComputing = kGroups * kLanes, kThreads = kComputing + kWarp;
   static constexpr int32_t kTokens = 1024 / kKeys;             // of a tile
   static constexpr int32_t kWidth = 2 * kKeys + kTileColumns;  // of a position in it
@@ -51,7 +51,7 @@ struct Shape {
   static_assert(kLanes <= kWarp && kComputing % kWarp == 0 && kTokens * kLanes % kWarp == 0, "");
 };
 template <int32_t keys>
-using WholeHeads = Shape<keys / kRows, 2, keys == 256 ? 8 : 16, true>;
+using WholeHeads = Shape<keys / kLaneKeys, 2, keys == 256 ? 8 : 16, true>;
 using AnyHeads = Shape<32, 1, 8, false>;
 static_assert(AnyHeads::kKeys == kMostDeltaKeys, "");
 

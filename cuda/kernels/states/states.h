@@ -34,7 +34,7 @@ struct StateRows {
   const StateChain* chains;       // (chain_count)
   const StateSegment* segments;   // those of all chains
   const int32_t* chain_of;        // (rows) the chain of each row; -1: padding
-  const int32_t* segment_of;      // (rows) the segment of each row; unused of padding
+  const int32_t* segment_of;      // (rows) the segment of each row; not read for padding
   int32_t rows, chain_count;      // padding included
 };
 
