@@ -103,8 +103,8 @@ func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	require.NoError(t, m.Close())
 }
 
-// requireUnbuilt fails the test, with the refusal, unless the device is several GPUs, or one and the
-// model has a layer that attends to latents.
+// requireUnbuilt fails the test, with the refusal, unless the device is several GPUs, or one GPU and
+// the model has attention over latents.
 func requireUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc, refusal error) {
 	t.Helper()
 	info, err := dev.Info()

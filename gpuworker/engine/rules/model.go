@@ -326,7 +326,7 @@ func CheckConfig(c engine.RunnerConfig) error {
 	case c.WindowBlocks < 0 || c.WindowBlocks > math.MaxInt32/64 || c.HostWindowBlocks < 0 || c.HostWindowBlocks > math.MaxInt32:
 		return fmt.Errorf("runner has %d window blocks and %d of host memory: %w", c.WindowBlocks, c.HostWindowBlocks, engine.ErrInvalid)
 	case c.WindowBlocks == 0 && c.HostWindowBlocks != 0:
-		return fmt.Errorf("runner has %d window blocks of host memory and none else: %w", c.HostWindowBlocks, engine.ErrInvalid)
+		return fmt.Errorf("runner has %d window blocks of host memory and none of the device: %w", c.HostWindowBlocks, engine.ErrInvalid)
 	case c.SavedStates < 0 || c.SavedStates > 1<<20 || c.HostStates < 0 || c.HostStates > 1<<20:
 		return fmt.Errorf("runner has %d saved states and %d of host memory: %w", c.SavedStates, c.HostStates, engine.ErrInvalid)
 	}
