@@ -201,8 +201,8 @@ func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 }
 
 // swapIn plans the moves that bring blocks of s back from host memory, after its first `have`
-// positions, so that all positions of the copy are on the device. canSwapIn must have returned true.
-// The state goes to the slot's own.
+// positions, so that all positions of the copy are on the device. canSwapIn must have returned
+// true. The state goes to the slot's own.
 func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
 	s.swap = nil

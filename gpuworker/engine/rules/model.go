@@ -352,9 +352,9 @@ func CheckRunner(d *engine.ModelDesc, c engine.RunnerConfig) error {
 	return CheckConfig(c)
 }
 
-// BlockBytes returns the bytes of keys and values in one KV block, over all layers of its group that
-// have their own. Without a window group all layers are in the first. A latent is key and value at
-// once.
+// BlockBytes returns the bytes of keys and values in one KV block, over all layers of its group
+// that have their own. Without a window group all layers are in the first. A latent is key and
+// value at once.
 func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig, window bool) uint64 {
 	var heads uint64 // bytes of one token's keys and values
 	for i := range d.Layers {
