@@ -318,7 +318,7 @@ type swapSpace struct {
 }
 
 // share sets how many host blocks, of both groups, and host states a model gets: at most as many as
-// its KV cache has blocks and as there are sequences, and at most what is free, half of it for
+// its KV cache has blocks and as there are sequences, and at most the free bytes, half of them for
 // states, or for the window group. An engine without host blocks prices them at 0 bytes and gets
 // none.
 func (s *swapSpace) share(r *engine.RunnerConfig, price engine.RunnerCost) {
