@@ -32,7 +32,8 @@ void check_config(const mr_runner_config& c, const Description& model) {
   for (int32_t i = 0; i < model.layer_count(); ++i)
     if (c.kv_type == MR_KV_F8 && by_latent(model.mixer(i)))  // one scale would be of both the latent and the rotated key
       fail(MR_UNIMPLEMENTED,
-           "runner configuration: model layer %d has attention over a latent, of which no cache of f8 is built, wanted f32, f16 or bf16", i);
+           "runner configuration: model layer %d has attention over a latent, of which no cache of f8 is built, wanted f32, f16 or bf16",
+           i);
   check_field("host_blocks", c.host_blocks, 0, INT32_MAX);
   check_field("window_blocks", c.window_blocks, 0, INT32_MAX - 1);
   check_field("host_window_blocks", c.host_window_blocks, 0, INT32_MAX);

@@ -99,7 +99,8 @@ class StepForward {
   const float* rotations_of(const mr_mixer_desc& m, int64_t token) const;
   template <class Body>
   void each_head(const mr_mixer_desc& m, int64_t first, int64_t last, Body body);
-  void head_product(const Matrix* stack, int32_t head, const float* x, int64_t ldx, int64_t tokens, float* y, int64_t ldy, int thread) const;
+  void head_product(const Matrix* stack, int32_t head, const float* x, int64_t ldx, int64_t tokens, float* y, int64_t ldy,
+                    int thread) const;
   void absorb(int32_t index, int64_t first, int64_t last);
   void give_values(int32_t index, int64_t first, int64_t last);
   void chain_segments(const StepPlan& plan);

@@ -20,7 +20,8 @@ void StepForward::latent_attention(const StepPlan& plan, int32_t index, const Cu
   mix_products(index, mix_cut(index), outputs, widths, up);
   store_latents(index);
   if (!direct)
-    with_prepared(space_.query_latents, m.query_latent, l.q_latent_norm, up, up.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+    with_prepared(space_.query_latents, m.query_latent, l.q_latent_norm, up, up.tasks,
+                  [&](int64_t task, int thread, const Prepared& prepared) {
       const Piece p = up.at(task);
       multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, space_.qkv, space_.qkv_width, p.first, p.last,
                weights_after(up, task, thread, o));
@@ -42,8 +43,8 @@ void StepForward::store_latents(int32_t index) {
     float* const row = space_.qkv + t * space_.qkv_width + query_width(m);
     ops_.rms_norm(row, model_->layer(index).kv_latent_norm, desc_.norm_eps, m.latent, row);
     ops_.rope(row + m.latent, rotations_of(m, t), rope.dims, rope.style);
-    ops_.kv_store(nullptr, row, kv_.layout(index), token_block_[static_cast<size_t>(t)], positions_[static_cast<size_t>(t)] % config_.block_size,
-                  0, kv_.keys(index), kv_.keys(index));
+    ops_.kv_store(nullptr, row, kv_.layout(index), token_block_[static_cast<size_t>(t)],
+                  positions_[static_cast<size_t>(t)] % config_.block_size, 0, kv_.keys(index), kv_.keys(index));
   });
 }
 

@@ -13,10 +13,10 @@ const (
 	maxQueryLatent = 1 << 16
 )
 
-// deepseek2 is DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over a latent, and after
-// the dense layers mixtures with a shared expert. V2 weighs experts by softmax and chooses groups
-// by their best; V3 and later weigh by sigmoid, have biases of the choice, and choose groups by the
-// sum of their two best. Layers that predict further tokens are skipped.
+// deepseek2 is DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over a latent, and
+// mixtures with a shared expert after the dense layers. V2 weighs experts by softmax and chooses
+// groups by their best; V3 and later weigh by sigmoid, have biases of the choice, and choose groups
+// by the sum of their two best. Layers that predict further tokens are skipped.
 func deepseek2(r *reader) engine.ModelDesc {
 	layers := r.bounded("block_count", 0, maxLayers)
 	d := r.outer()

@@ -112,7 +112,7 @@ func TestDenseModelsOverLatents(t *testing.T) {
 	}
 }
 
-func TestLayersThatPredictTokensAreSkippedOverLatents(t *testing.T) {
+func TestPredictorsAreSkippedOverLatents(t *testing.T) {
 	keys := with(smallKeys(t, "deepseek2"), map[string]any{"nextn_predict_layers": uint32(1)})
 	layout, err := arch.Describe(header(t, "deepseek2", keys, []string{"blk.1.exp_probs_b.bias"}, nil), "deepseek2")
 	require.NoError(t, err)

@@ -105,7 +105,7 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 		return false
 	}
 	start := have
-	if l.canSwapIn(s, have) {
+	if l.canSwapIn(s, have, len(moves)) {
 		start = s.swap.tokens
 	}
 	need, needWindow := l.cache.BlocksFor(len(s.tokens))-len(t.Blocks), l.needsWindow(s, t, start)
@@ -124,7 +124,12 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 	}
 	l.plan.moves = append(l.plan.moves, moves...)
 	found := have
-	have = l.swapIn(s, t, have, slot)
+	if start > have {
+		l.swapIn(s, t, have, slot)
+		have = start
+	} else {
+		l.discard(s)
+	}
 
 	l.queue.Remove(s)
 	l.occupy(s.request.Tenant)
@@ -187,20 +192,18 @@ func (s *sequence) keys() []kvcache.Key {
 }
 
 // canSwapIn reports whether blocks of s in host memory continue where a table of `have` positions
-// ends, and whether the moves out are submitted.
-func (l *Loop) canSwapIn(s *sequence, have int) bool {
+// ends, whether the moves out are submitted, and whether the next step has room for the moves in
+// after `before` other ones.
+func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 	w := s.swap
-	return w != nil && !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens && l.movable(len(w.blocks)+len(w.windows)+1)
+	return w != nil && !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens &&
+		l.movable(before+len(w.blocks)+len(w.windows)+1)
 }
 
-// swapIn plans the moves that bring blocks of s back from host memory, if they continue where its
-// table ends. Otherwise, or if the moves out are not submitted yet, it discards the copy. It
-// returns how many positions of s will then be on the device. The state goes to the slot's own.
-func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) int {
-	if !l.canSwapIn(s, have) {
-		l.discard(s)
-		return have
-	}
+// swapIn plans the moves that bring blocks of s back from host memory, after its first `have`
+// positions, so that all positions of the copy are on the device. canSwapIn must have returned
+// true. The state goes to the slot's own.
+func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
 	s.swap = nil
 	l.plan.returning = append(l.plan.returning, w.blocks...)
@@ -221,5 +224,4 @@ func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) int {
 		l.giveUpStates(s)
 		s.lastState = w.tokens
 	}
-	return w.tokens
 }

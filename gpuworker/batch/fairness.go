@@ -94,8 +94,9 @@ func (l *Loop) restoreCost(s *sequence) time.Duration {
 		return l.cfg.StepTarget
 	}
 	cost := l.prefill.duration(s.computed)
-	if blocks := l.cache.BlocksFor(s.computed); blocks <= l.cache.FreeHost() {
-		cost = min(cost, l.transfer(2*blocks, 2*s.table.WindowBlocks()))
+	blocks, windows := l.cache.BlocksFor(s.computed), s.table.WindowBlocks()
+	if blocks <= l.cache.FreeHost() && windows <= l.cache.FreeHostWindow() {
+		cost = min(cost, l.transfer(2*blocks, 2*windows))
 	}
 	return cost
 }

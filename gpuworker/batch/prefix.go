@@ -47,8 +47,9 @@ func (l *Loop) hasUrgentProducer(s *sequence, prefix []int32) bool {
 func (s *sequence) publishes(r kvcache.Root) bool { return !s.request.Bypass && s.root() == r }
 
 // startingTable returns a table with the cached first blocks of a sequence and the number of
-// positions in them. s.state is the state with which it starts, which s then holds. The caller must
-// plan the moves, which are copies. ok is false, and nothing has changed, if too few blocks are free.
+// positions in them. s.state is the state with which it starts, which s then holds. The caller
+// must plan the moves, which are copies. If too few blocks are free, ok is false and nothing has
+// changed.
 func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, moves []engine.PreOp, ok bool) {
 	size := l.cfg.Runner.BlockSize
 	switch {

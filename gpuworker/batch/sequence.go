@@ -54,8 +54,10 @@ type sequence struct {
 	plannedStates []savedState // that its next part writes, by position
 	savedStates   []savedState // that submitted parts wrote and that are not findable yet
 	lastState     int          // position of the last state that it saved, or with which it started
-	left          int          // positions in cached blocks beyond that; 0: none
-	inFlight      int          // steps in flight that contain it
+	// left is how far cached blocks went on beyond the state, or the window blocks, with which it
+	// started; 0: no further.
+	left     int
+	inFlight int // steps in flight that contain it
 
 	// preempted and ended take effect when the last step in flight ends. Both keep the sequence out
 	// of every later step.

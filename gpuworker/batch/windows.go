@@ -8,13 +8,13 @@ import (
 // Layers with a window may keep their keys and values in blocks of their own (Config.Window), the
 // window group. A sequence has these blocks for the positions that its next ones see, and for those
 // of its steps in flight. So it gets them step by step, unlike the others, and a prefill chunk is
-// cut to the ones that are free.
+// cut to the free blocks.
 
 // leastWindow is how many blocks of the window group let a sequence alone go on.
 func leastWindow(window, size int) int { return (window+size-2)/size + 2 }
 
-// needsWindow moves the window of t to the position where s starts, and returns how many more blocks
-// of the window group s needs until it can free some.
+// needsWindow moves the window of t to the position where s starts, and returns how many more
+// blocks of the window group s needs until it can free some.
 func (l *Loop) needsWindow(s *sequence, t *kvcache.Table, start int) int {
 	if l.cfg.Window == 0 {
 		return 0

@@ -122,8 +122,8 @@ const NoRope = -1
 //
 // MixLatent is attention over a latent that all heads share. It has Heads, KeyDim, ValueDim, Rope,
 // Scale, Latent, QueryLatent, NoNorm and EndNorm; KVHeads is 1. A head of the queries q, which are
-// qUp(norm(qDown(x))), or q(x) if QueryLatent is 0, has the parts n, which is not rotated, and r, as
-// wide as the rotation. kvDown(x) has the parts c, Latent wide, and k. The cache has one head
+// qUp(norm(qDown(x))), or q(x) if QueryLatent is 0, has the parts n, which is not rotated, and r,
+// as wide as the rotation. kvDown(x) has the parts c, Latent wide, and k. The cache has one head
 // of each position: norm(c), which is also the value, and rope(k).
 //
 //	score = Scale*(kUp_h(n) . norm(c) + rope(r) . rope(k))

@@ -78,7 +78,7 @@ func TestTableHasEveryRole(t *testing.T) {
 	require.Equal(t, []int64{37, 21}, engine.RoleQUp.Dims(&d, 0))
 	require.Equal(t, []int64{2, 31 + 4}, engine.RoleKVDown.Dims(&d, 0), "the latent and the rotated key")
 	require.Equal(t, []int64{31}, engine.RoleKVLatentNorm.Dims(&d, 0))
-	require.Equal(t, []int64{7 - 4, 31, 3}, engine.RoleKUp.Dims(&d, 0), "from what is not rotated to the latent")
+	require.Equal(t, []int64{7 - 4, 31, 3}, engine.RoleKUp.Dims(&d, 0), "from the part without rotation to the latent")
 	require.Equal(t, []int64{31, 7, 3}, engine.RoleVUp.Dims(&d, 0))
 	d.Layers[0].Mixer.Kind, d.Layers[0].Mixer.OutGate = engine.MixAttention, true
 	require.Equal(t, []int64{2, 42}, engine.RoleQ.Dims(&d, 0), "with its gates")

@@ -37,8 +37,8 @@ type RunnerCost struct {
 	// BytesPerState is 0 if no layer carries a state. KVBytes has one for each slot and saved
 	// state.
 	BytesPerState, HostBytesPerState uint64
-	// BytesPerWindowBlock is 0 without a window group. KVBytes has WindowBlocks+1 of them: one block
-	// holds zeros. BytesPerBlock is then 0 if all layers are in the window group.
+	// BytesPerWindowBlock is 0 without a window group. KVBytes has WindowBlocks+1 of them: one
+	// block holds zeros. BytesPerBlock is then 0 if all layers are in the window group.
 	BytesPerWindowBlock, HostBytesPerWindowBlock uint64
 }
 

@@ -3,10 +3,10 @@ package kvcache
 import "slices"
 
 // windows tracks the blocks of the window group: of layers that see Config.Window positions alone.
-// A table has its own blocks of them, of which the ones that left the window are dropped. A node of
-// the tree has at most one. A block is free, or tables hold it, or it is idle: findable at a node
-// and in no table. It stays findable until GrowWindow needs it, from the front of the idle list, or
-// until the block of its node goes. Unlike other blocks, those of a prefix go in any order.
+// A table has its own blocks of them, and drops each block that left the window. A node of the tree
+// has at most one. A block is free, or tables hold it, or it is idle: findable at a node and in no
+// table. It stays findable until GrowWindow needs it, from the front of the idle list, or until the
+// block of its node goes. Unlike other blocks, those of a prefix go in any order.
 type windows struct {
 	size   int     // positions; 0: there is no window group
 	total  int     // blocks
@@ -95,22 +95,22 @@ func (c *Cache) countWindows() {
 	c.hostWindows.Store(int64(len(c.windows.host.free)))
 }
 
-// AllocHostWindow and ReleaseHostWindow are AllocHost and ReleaseHost for blocks of the window group.
+// AllocHostWindow is AllocHost for blocks of the window group.
 func (c *Cache) AllocHostWindow(n int) ([]int32, bool) {
 	blocks, ok := c.windows.host.alloc(n)
 	c.countWindows()
 	return blocks, ok
 }
 
-// ReleaseHostWindow frees host blocks of the window group.
+// ReleaseHostWindow is ReleaseHost for blocks of the window group.
 func (c *Cache) ReleaseHostWindow(blocks []int32) error {
 	err := c.windows.host.release(blocks)
 	c.countWindows()
 	return err
 }
 
-// GrowWindow appends blocks of the window group to t until they cover n tokens. If too few are free,
-// it changes nothing and returns false.
+// GrowWindow appends blocks of the window group to t until they cover n tokens. If too few are
+// free, it changes nothing and returns false.
 func (c *Cache) GrowWindow(t *Table, n int) bool {
 	w := &c.windows
 	need := c.BlocksFor(n) - len(t.Window)
@@ -171,8 +171,8 @@ func (c *Cache) Slides(t *Table, position int) bool {
 	return false
 }
 
-// dropWindow removes a reference to a block. After the last one, the block is free, or idle if it is
-// findable.
+// dropWindow removes a reference to a block. After the last one, the block is free, or idle if it
+// is findable.
 func (c *Cache) dropWindow(b int32, keeps bool) {
 	w := &c.windows
 	w.refs[b]--
@@ -210,8 +210,8 @@ func (c *Cache) loseWindow(b int32) {
 	c.countWindows()
 }
 
-// publishWindow makes block i of the window group of t findable at node n, which has the same tokens,
-// unless another table holds the block of that node.
+// publishWindow makes block i of the window group of t findable at node n, which has the same
+// tokens, unless another table holds the block of that node.
 func (c *Cache) publishWindow(t *Table, i int, n int32) {
 	if i >= len(t.Window) || t.Window[i] == none || c.tree.nodes[n].lost {
 		return

@@ -163,8 +163,8 @@ const (
 	// are more than minSequences, and savedShare the part that saved ones may take of it, and of the
 	// memory that the cache leaves, at most savedPerSequence of them for each sequence.
 	stateShare, savedShare, savedPerSequence = 4, 8, 4
-	// windowShare is how many windows of tokens the cache has for each sequence that the window group
-	// is sized for, at least wantedShare tokens.
+	// windowShare is how many windows of tokens the cache has for each sequence that the window
+	// group is sized for, at least wantedShare tokens.
 	windowShare = 4
 	// minContext is the shortest useful sequence, in tokens, if no context was requested.
 	minContext = 2048
@@ -287,8 +287,8 @@ func (p *planner) sizeWindows(r *engine.RunnerConfig, price engine.RunnerCost) (
 }
 
 // room returns the number of blocks that fit into the memory that the workspace and the states of a
-// runner leave, and its least window group. If no size of the cache was requested, it also leaves the
-// part of saved states, and a quarter for the window group if that can use it.
+// runner leave, and its least window group. If no size of the cache was requested, it also leaves
+// the part of saved states, and a quarter for the window group if that can use it.
 func (p *planner) room(r engine.RunnerConfig, price engine.RunnerCost, asked bool) int {
 	taken := price.WorkspaceBytes + price.BytesPerState*uint64(r.MaxSequences)
 	if !asked && price.BytesPerState > 0 {
@@ -318,7 +318,7 @@ type swapSpace struct {
 }
 
 // share sets how many host blocks, of both groups, and host states a model gets: at most as many as
-// its KV cache has blocks and as there are sequences, and at most what is free, half of it for
+// its KV cache has blocks and as there are sequences, and at most the free bytes, half of them for
 // states, or for the window group. An engine without host blocks prices them at 0 bytes and gets
 // none.
 func (s *swapSpace) share(r *engine.RunnerConfig, price engine.RunnerCost) {

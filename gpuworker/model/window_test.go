@@ -32,7 +32,7 @@ func layered(layers, kvHeads, dim, window, period int) engine.ModelDesc {
 	return d
 }
 
-// costOf returns what a runner of a model costs besides its workspace.
+// costOf returns the cost of a runner of a model without its workspace.
 func costOf(d engine.ModelDesc) func(engine.RunnerConfig) (engine.RunnerCost, error) {
 	return func(r engine.RunnerConfig) (engine.RunnerCost, error) {
 		if err := rules.CheckRunner(&d, r); err != nil {

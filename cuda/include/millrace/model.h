@@ -64,7 +64,7 @@ enum {
  *   MIX_OUT (C * sum over taps i of MIX_CONV_i (B * X)_{t - conv + 1 + i})
  *
  * LATENT, attention over a latent. Members: heads, kv_heads = 1, key_dim, value_dim, rope, scale, latent, query_latent; flags NO_NORM
- * and END_NORM; the others are 0. With x the normed residual stream and r the dims of the rope, of which key_dim has more, for each token:
+ * and END_NORM; the others are 0. With x the normed residual stream and r < key_dim the dims of the rope, for each token:
  *   Q x, or Q_UP norm(Q_DOWN x, Q_LATENT_NORM): by head n, key_dim - r wide, and q, r wide
  *   KV_DOWN x: c, latent wide, and k, r wide
  *   the KV cache has one head of norm(c, KV_LATENT_NORM), which is also the value, and rope(k); it is not kept as F8

@@ -97,8 +97,8 @@ func skipRefused(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 	require.NoError(t, m.Close())
 }
 
-// line returns a line of the prompt over blocks of the first pool that begin with `first`, and these
-// of the window group.
+// line returns a line of the prompt over blocks of the first pool that begin with `first`, and over
+// the given blocks of the window group.
 func (s *groupTest) line(slot, first int32, window []int32) *line {
 	p := Plain(7, 0.9)
 	p.TopN = 4
@@ -318,7 +318,7 @@ func refusedGroups(t *testing.T, opener func(*testing.T) engine.Device) {
 		"no window table":                   func(s *engine.Segment) { s.WindowBlocks = nil },
 		"a table that is too short":         func(s *engine.Segment) { s.WindowBlocks = s.WindowBlocks[:3] },
 		"a block beyond the last":           func(s *engine.Segment) { s.WindowBlocks[2] = 96 },
-		"a block that it sees is none":      func(s *engine.Segment) { s.WindowBlocks[1] = engine.NoBlock },
+		"no block for positions it sees":    func(s *engine.Segment) { s.WindowBlocks[1] = engine.NoBlock },
 		"a negative block outside":          func(s *engine.Segment) { s.WindowBlocks[0] = -2 },
 		"a block beyond the last, not seen": func(s *engine.Segment) { s.WindowBlocks[0] = 96 },
 	} {

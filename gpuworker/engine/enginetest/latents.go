@@ -40,8 +40,8 @@ func wideQueries() engine.ModelDesc {
 	return latentOf(96, 120, 4, engine.Mixer{Heads: 64, KeyDim: 12, ValueDim: 4, Latent: 4096})
 }
 
-// wideLatents gives a model attention over latents whose matrices have rows of whole blocks of every
-// type.
+// wideLatents gives a model attention over latents whose matrices have rows of whole blocks of
+// every type.
 func wideLatents(d engine.ModelDesc) engine.ModelDesc {
 	for i := range d.Layers {
 		rotated := d.Rotated(&d.Layers[i].Mixer)

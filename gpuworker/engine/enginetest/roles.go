@@ -84,8 +84,8 @@ func testRolesOf(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 }
 
 // skipUnbuilt skips a test of a model with latents if a GPU refuses it, and of one with experts,
-// states or gates if several GPUs do, which they must do by the name of a layer. The other engines
-// compute every block.
+// states or gates if several GPUs do. They must refuse it by the name of a layer. The other
+// engines compute every block.
 func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	t.Helper()
 	mixture := slices.ContainsFunc(desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
@@ -103,8 +103,8 @@ func skipUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc) {
 	require.NoError(t, m.Close())
 }
 
-// requireUnbuilt fails the test, with the refusal, unless the device is several GPUs, or one and the
-// model has a layer that attends to latents.
+// requireUnbuilt fails the test, with the refusal, unless the device is several GPUs, or one GPU
+// and the model has attention over latents.
 func requireUnbuilt(t *testing.T, dev engine.Device, desc *engine.ModelDesc, refusal error) {
 	t.Helper()
 	info, err := dev.Info()

@@ -326,7 +326,7 @@ func CheckConfig(c engine.RunnerConfig) error {
 	case c.WindowBlocks < 0 || c.WindowBlocks > math.MaxInt32/64 || c.HostWindowBlocks < 0 || c.HostWindowBlocks > math.MaxInt32:
 		return fmt.Errorf("runner has %d window blocks and %d of host memory: %w", c.WindowBlocks, c.HostWindowBlocks, engine.ErrInvalid)
 	case c.WindowBlocks == 0 && c.HostWindowBlocks != 0:
-		return fmt.Errorf("runner has %d window blocks of host memory and none else: %w", c.HostWindowBlocks, engine.ErrInvalid)
+		return fmt.Errorf("runner has %d window blocks of host memory and none of the device: %w", c.HostWindowBlocks, engine.ErrInvalid)
 	case c.SavedStates < 0 || c.SavedStates > 1<<20 || c.HostStates < 0 || c.HostStates > 1<<20:
 		return fmt.Errorf("runner has %d saved states and %d of host memory: %w", c.SavedStates, c.HostStates, engine.ErrInvalid)
 	}
@@ -352,9 +352,9 @@ func CheckRunner(d *engine.ModelDesc, c engine.RunnerConfig) error {
 	return CheckConfig(c)
 }
 
-// BlockBytes returns the bytes of keys and values in one KV block, over all layers of its group that
-// have their own. Without a window group all layers are in the first. A latent is key and value at
-// once.
+// BlockBytes returns the bytes of keys and values in one KV block, over all layers of its group
+// that have their own. Without a window group all layers are in the first. A latent is key and
+// value at once.
 func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig, window bool) uint64 {
 	var heads uint64 // bytes of one token's keys and values
 	for i := range d.Layers {

@@ -27,7 +27,8 @@ type window struct {
 	size int // positions
 }
 
-// holds reports whether the blocks have the cells of a history at the positions that `position` sees.
+// holds reports whether the blocks have the cells of a history at the positions that `position`
+// sees.
 func (w *window) holds(blocks []int32, h *history, position int) bool {
 	for at := position; at >= 0 && at > position-w.size; {
 		if w.at(blocks, at) != h.cells[at] {

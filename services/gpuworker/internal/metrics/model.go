@@ -104,8 +104,8 @@ var modelReadings = []monitor.Reading[model.Status]{
 		}},
 }
 
-const helpBlocks = "KV blocks by state; their sum is the size of the cache. free: empty; cached: has a prefix, and is evicted when a " +
-	"sequence needs a block; held: of running sequences."
+const helpBlocks = "KV blocks by state, without those of millrace_window_blocks; their sum is the size of the cache. " +
+	"free: empty; cached: has a prefix, and is evicted when a sequence needs a block; held: of running sequences."
 
 const helpWindows = "KV blocks of layers with a window, by state; 0 of models that keep all layers in one pool. cached: a request can start " +
 	"there, and it is evicted when a sequence needs a block; held: of running sequences."
@@ -113,7 +113,7 @@ const helpWindows = "KV blocks of layers with a window, by state; 0 of models th
 const helpStates = "Saved states of a model whose layers carry one, by state; 0 of other models. cached: a request can start there, and it is " +
 	"evicted when another one is saved; held: sequences are about to write or read it."
 
-const helpSwap = "KV blocks of host memory by state. held: of preempted sequences."
+const helpSwap = "KV blocks of host memory by state, without copies of millrace_window_blocks. held: of preempted sequences."
 
 // hasLoop reports whether a model has a step loop. A model that is being loaded, or whose load
 // failed, has none.
