@@ -50,6 +50,7 @@ func TestNVMLProgramPasses(t *testing.T) {
 // TestEmulatedTrainerMatchesCPU runs the device's trainer with its kernels on an emulated device,
 // and compares it with the CPU engine, whose objects cgo has compiled.
 func TestEmulatedTrainerMatchesCPU(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	dir := t.TempDir()
 	exported, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", "./cpu").Output()
@@ -88,6 +89,7 @@ func TestEmulatedTrainerMatchesCPU(t *testing.T) {
 
 // TestEmulatedRepackRestoresFiles packs and restores weights of every type on an emulated device.
 func TestEmulatedRepackRestoresFiles(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-o", program,
@@ -99,6 +101,7 @@ func TestEmulatedRepackRestoresFiles(t *testing.T) {
 
 // TestEmulatedFragmentsHoldRoundedWeights unpacks weights of every quantised type as GEMM kernels do.
 func TestEmulatedFragmentsHoldRoundedWeights(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-o", program,
@@ -110,6 +113,7 @@ func TestEmulatedFragmentsHoldRoundedWeights(t *testing.T) {
 
 // TestEmulatedGemvMatchesFloat64 runs every GEMV kernel on an emulated device.
 func TestEmulatedGemvMatchesFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-O1", "-D__CUDA_ARCH__=900", "-DMR_HOPPER=0",
@@ -123,6 +127,7 @@ func TestEmulatedGemvMatchesFloat64(t *testing.T) {
 // TestEmulatedSearchMatchesBinary64 runs the certified search on an emulated device, with its
 // tensor cores, pipeline and barriers.
 func TestEmulatedSearchMatchesBinary64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	arguments := []string{
@@ -140,6 +145,7 @@ func TestEmulatedSearchMatchesBinary64(t *testing.T) {
 
 // TestEmulatedAttentionMatchesFloat64 runs prefill attention by wgmma on an emulated device.
 func TestEmulatedAttentionMatchesFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-D__CUDA_ARCH_FEAT_SM90_ALL",
@@ -152,6 +158,7 @@ func TestEmulatedAttentionMatchesFloat64(t *testing.T) {
 // TestEmulatedWideHeadsMatchFloat64 runs decode attention, and prefill attention by mma, on an
 // emulated device.
 func TestEmulatedWideHeadsMatchFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
@@ -164,6 +171,7 @@ func TestEmulatedWideHeadsMatchFloat64(t *testing.T) {
 
 // TestEmulatedBranchesEndAsInFloat64 runs the GoogleTests of what ends a branch on an emulated device.
 func TestEmulatedBranchesEndAsInFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
@@ -183,6 +191,7 @@ func needGoogleTest(t *testing.T) {
 // TestEmulatedExpertsAreChosenAsInFloat64 runs the GoogleTests of routing, of the plan and of the sum
 // over experts on an emulated device.
 func TestEmulatedExpertsAreChosenAsInFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",
@@ -197,6 +206,7 @@ func TestEmulatedExpertsAreChosenAsInFloat64(t *testing.T) {
 // TestEmulatedExpertGemmsMatchFloat64 runs the GoogleTests of the grouped GEMMs on an emulated device,
 // for types that differ in how they are unpacked.
 func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	dir := t.TempDir()
 	program, kernels := filepath.Join(dir, "test"), filepath.Join(dir, "kernels.o")
@@ -223,6 +233,7 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 // TestEmulatedStatesMatchFloat64 runs the GoogleTests of layers that carry a state on an emulated
 // device.
 func TestEmulatedStatesMatchFloat64(t *testing.T) {
+	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",

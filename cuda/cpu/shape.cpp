@@ -273,38 +273,6 @@ Description read_description(const mr_model_desc& d) {
   return desc;
 }
 
-int64_t state_floats(const Description& d) {
-  int64_t floats = 0;
-  for (const mr_layer_desc& layer : d.layers) floats += state_width(layer.mixer, d.hidden);
-  return floats;
-}
-
-bool whole_texts(const Description& d) {
-  return std::any_of(d.layers.begin(), d.layers.end(),
-                     [](const mr_layer_desc& layer) { return (layer.mixer.flags & MR_MIX_BIDIRECTIONAL) != 0; });
-}
-
-bool in_window_group(const Description& d, int32_t layer) {
-  const int32_t own = layer - d.mixer(layer).kv_layer;
-  if (!attends(d.mixer(own)) || whole_texts(d)) return false;
-  for (int32_t i = own; i < d.layer_count(); ++i) {
-    const mr_mixer_desc& m = d.mixer(i);
-    if (i - m.kv_layer == own && (m.window == 0 || m.window >= d.context)) return false;
-  }
-  return true;
-}
-
-int32_t group_window(const Description& d) {
-  int32_t window = 0;
-  for (int32_t i = 0; i < d.layer_count(); ++i)
-    if (in_window_group(d, i)) window = std::max(window, d.mixer(i).window);
-  return window;
-}
-
-float attention_scale(const mr_mixer_desc& m) {
-  return m.scale != 0 ? m.scale : 1.0f / std::sqrt(static_cast<float>(m.key_dim));
-}
-
 bool known_role(int32_t role) { return role >= 0 && role < MR_ROLE_COUNT; }
 bool in_layer(int32_t role) { return kRoles[role].in_layer; }
 bool is_vector(int32_t role) { return kRoles[role].vector; }

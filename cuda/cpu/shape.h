@@ -1,6 +1,8 @@
 // shape: the description of a model as an engine keeps it, and the tensors that a model of a description has.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -87,15 +89,35 @@ inline int64_t state_width(const mr_mixer_desc& m, int32_t hidden) {
   return (m.conv - 1) * conv_width(m, hidden) + (m.kind == MR_MIX_DELTA ? int64_t{m.heads} * m.key_dim * m.value_dim : 0);
 }
 // The same over all layers. 0: no layer carries a state.
-int64_t state_floats(const Description& d);
+inline int64_t state_floats(const Description& d) {
+  int64_t floats = 0;
+  for (const mr_layer_desc& layer : d.layers) floats += state_width(layer.mixer, d.hidden);
+  return floats;
+}
 
 // Whether a layer sees later positions, so that a segment is a whole text.
-bool whole_texts(const Description& d);
+inline bool whole_texts(const Description& d) {
+  return std::any_of(d.layers.begin(), d.layers.end(),
+                     [](const mr_layer_desc& layer) { return (layer.mixer.flags & MR_MIX_BIDIRECTIONAL) != 0; });
+}
 
 // Whether a layer is in the window group (engine.h): that of the layer whose keys it reads.
-bool in_window_group(const Description& d, int32_t layer);
+inline bool in_window_group(const Description& d, int32_t layer) {
+  const int32_t own = layer - d.mixer(layer).kv_layer;
+  if (!attends(d.mixer(own)) || whole_texts(d)) return false;
+  for (int32_t i = own; i < d.layer_count(); ++i) {
+    const mr_mixer_desc& m = d.mixer(i);
+    if (i - m.kv_layer == own && (m.window == 0 || m.window >= d.context)) return false;
+  }
+  return true;
+}
 // The largest window of the layers that read keys of the window group; 0: no layer is in it.
-int32_t group_window(const Description& d);
+inline int32_t group_window(const Description& d) {
+  int32_t window = 0;
+  for (int32_t i = 0; i < d.layer_count(); ++i)
+    if (in_window_group(d, i)) window = std::max(window, d.mixer(i).window);
+  return window;
+}
 // The first block that holds a position which `position` sees through a window.
 inline int32_t first_window_block(int32_t position, int32_t window, int32_t block_size) {
   return position < window ? 0 : (position + 1 - window) / block_size;
@@ -105,7 +127,9 @@ inline int32_t first_window_block(int32_t position, int32_t window, int32_t bloc
 inline int64_t layer_inputs_width(const Description& d) { return int64_t{d.layer_count()} * d.layer_input_width; }
 
 // The factor of scores: desc.scale, or 1/sqrt(key_dim) where that is 0.
-float attention_scale(const mr_mixer_desc& m);
+inline float attention_scale(const mr_mixer_desc& m) {
+  return m.scale != 0 ? m.scale : 1.0f / std::sqrt(static_cast<float>(m.key_dim));
+}
 
 bool known_role(int32_t role);
 bool in_layer(int32_t role);   // a tensor of layers, or of the model
