@@ -13,7 +13,7 @@ namespace mr::cpu {
 
 // Memory: for each layer with keys of its own, the keys of all blocks of its group and then their values, or latents, which are both. Block
 // b of a layer's keys begins at keys(layer) + b * layout(layer).block_stride(). Fresh blocks hold anything: attention reads only what was
-// stored. A layer that reads the keys of another has that layer's layout and planes, and a layer that is no attention has none.
+// stored. A layer that reads the keys of another has that layer's layout and planes, and a layer without attention has neither.
 class KvCache {
  public:
   static uint64_t bytes_per_block(const Description& model, const mr_runner_config& config, bool window);  // over all layers of a group

@@ -42,7 +42,7 @@ struct StepShape {
   int32_t most_history = 0;           // of a set
   uint64_t slot = 0, position = 0, table = 0, window_table = 0, token = 0;  // (rows) int32 each; window_table: of the window group
   uint64_t chain = 0, segment = 0;                        // (chains) StateChain, StateSegment
-  uint64_t chain_of = 0, segment_of = 0;                  // (rows) int32 each; none if there are no chains
+  uint64_t chain_of = 0, segment_of = 0;                  // (rows) int32 each; absent without chains
   uint64_t gather = 0;                                    // (jobs) int32: the row of each row of logits
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;

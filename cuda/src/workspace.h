@@ -106,7 +106,7 @@ struct ExpertSpace {
   uint64_t* bytes;   // (1) of the experts that the step has read
 };
 
-// Where layers that carry a state compute, besides qkv, which has the products of MIX_IN; null without gated delta nets. f32.
+// Memory of gated delta nets; null without them. The products of MIX_IN are in qkv. f32.
 struct StateSpace {
   float* convolved;          // (T, convolved_stride): queries, keys, values, over which the recurrence writes its results
   float* gates;              // (T, mix_gate_stride): products of MIX_GATE

@@ -39,7 +39,7 @@ func (r *reader) decoderOf(style engine.RopeStyle, width int) engine.ModelDesc {
 	return d
 }
 
-// outer reads what a decoder has outside of its layers, without its vocabulary.
+// outer reads the numbers of a decoder that belong to no layer, except its vocabulary.
 func (r *reader) outer() engine.ModelDesc {
 	d := engine.ModelDesc{
 		Hidden:   r.size("embedding_length", 0),

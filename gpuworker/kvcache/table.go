@@ -29,7 +29,7 @@ type Table struct {
 	// those that were dropped. It may be shorter than Blocks.
 	Window []int32
 
-	slid     int     // entries of Window below are none
+	slid     int     // entries of Window below it are absent
 	matched  int     // blocks of the match that it began with
 	claims   []int32 // nodes of blocks from Shared on that the sequence will compute
 	keys     []Key   // keys of blocks from Shared on, or with saved states all, shortest first

@@ -8,7 +8,7 @@ import "slices"
 // table. It stays findable until GrowWindow needs it, from the front of the idle list, or until the
 // block of its node goes. Unlike other blocks, those of a prefix go in any order.
 type windows struct {
-	size   int     // positions; 0: there is no window group
+	size   int     // positions; 0: no window group
 	total  int     // blocks
 	free   []int32 // stack
 	refs   []int32 // by block: number of tables that hold it

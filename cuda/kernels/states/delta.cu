@@ -10,7 +10,7 @@
 // and b the beta,
 //   k.S and q.S   of the lane's even and odd keys apart, then both, then lanes at distance kLanes / 2, ..., 1
 //   d = (v - g k.S) b,   o = g q.S + (q.k) d,   S = g S + k d
-// Only k.S is in the chain of dependences, so a position waits once for log2(kLanes) exchanges. q.S and g S are computed meanwhile. The
+// Only k.S depends on the position before, so a position waits once for log2(kLanes) exchanges. q.S and g S are computed meanwhile. The
 // order of all sums depends on key_dim alone.
 //
 // Heads of 64, 128 and 256 keys with whole tiles of 32 columns have kernels of their own, where S lies as lanes hold it: in order of head,

@@ -90,7 +90,7 @@ func skipRefused(t *testing.T, dev engine.Device, desc engine.ModelDesc) {
 		info, infoErr := dev.Info()
 		require.NoError(t, infoErr)
 		if info.Devices > 1 {
-			t.Skip(err)
+			t.Skip("several GPUs do not divide the model, one GPU or a CPU runs it: ", err)
 		}
 	}
 	require.NoError(t, err)
