@@ -1,6 +1,6 @@
 // repack: file bytes to the packed layout (one block for a group of a panel, one thread for a word of 4 bytes), the
 // packed layout to file bytes (one thread for 4 bytes), and rows as f32 (one block for a row). Each thread gathers what
-// its output needs; the reads of a block stay within a few cache lines.
+// its output needs; the reads of a block stay within a few cache lines. A kernel selects the type once, outside its loops.
 #include "kernels/gemm/repack.h"
 
 #include <cuda_bf16.h>
@@ -151,10 +151,21 @@ __device__ uint32_t header_word(const FileGroup<T>& in, int32_t word) {
   }
 }
 
+// Calls f(T as a type with a `value`) for a type of weight_format.
+template <class F>
+__device__ __forceinline__ void with_type(int32_t type, F&& f) {
+  switch (type) {
+#define MR_CASE(T) \
+  case T: return f(std::integral_constant<int32_t, T>{});
+    MR_CASE(kF32) MR_CASE(kF16) MR_CASE(kBF16) MR_CASE(kQ8_0) MR_CASE(kQ4_0) MR_CASE(kQ4_1)
+    MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL) MR_CASE(kMXFP4)
+    MR_CASE(kQ2_K) MR_CASE(kQ3_K) MR_CASE(kIQ4_XS) MR_CASE(kIQ3_S) MR_CASE(kIQ3_XXS) MR_CASE(kIQ2_S) MR_CASE(kIQ2_XS) MR_CASE(kIQ2_XXS)
+#undef MR_CASE
+  }
+}
+
 template <int32_t T>
-__global__ void __launch_bounds__(kThreads) group_per_block(const uint8_t* file, PackedWeight to, int64_t groups) {
-  grid_wait();
-  grid_trigger();
+__device__ void pack_group(const uint8_t* file, const PackedWeight& to, int64_t groups) {
   constexpr WeightFormat f = Format<T>::f;
   const int64_t panel = blockIdx.x / groups, group = blockIdx.x % groups;
   const FileGroup<T> in{file, to.rows, to.cols, panel * kPanelRows, group * f.units * kUnitCols};
@@ -175,6 +186,12 @@ __global__ void __launch_bounds__(kThreads) group_per_block(const uint8_t* file,
     }
     out[w] = value;
   }
+}
+
+__global__ void __launch_bounds__(kThreads) group_per_block(const uint8_t* file, PackedWeight to, int64_t groups) {
+  grid_wait();
+  grid_trigger();
+  with_type(to.type, [&](auto type) { pack_group<type.value>(file, to, groups); });
 }
 
 // PackedRow is a row of the packed matrix.
@@ -308,14 +325,10 @@ struct PackedRow {
   }
 };
 
+// Restores bytes [first, first + 4) of the `count` bytes of the file from `offset` on.
 template <int32_t T>
-__global__ void __launch_bounds__(kThreads) four_bytes_per_thread(PackedWeight from, int64_t groups, uint64_t offset,
-                                                                  uint64_t count, uint8_t* out) {
-  grid_wait();
-  grid_trigger();
+__device__ void unpack_bytes(const PackedWeight& from, int64_t groups, uint64_t offset, uint64_t first, uint64_t count, uint8_t* out) {
   constexpr WeightFormat f = Format<T>::f;
-  const uint64_t first = (static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
-  if (first >= count) return;
   const uint64_t row_bytes = static_cast<uint64_t>(from.cols / f.block) * f.block_bytes;
   PackedRow<T> row{from.data, static_cast<int64_t>((offset + first) / row_bytes), groups};
   const uint64_t within = (offset + first) % row_bytes;
@@ -338,6 +351,15 @@ __global__ void __launch_bounds__(kThreads) four_bytes_per_thread(PackedWeight f
   } else {
     for (int32_t i = 0; i < n; ++i) to[i] = static_cast<uint8_t>(word >> i * 8);
   }
+}
+
+__global__ void __launch_bounds__(kThreads) four_bytes_per_thread(PackedWeight from, int64_t groups, uint64_t offset,
+                                                                  uint64_t count, uint8_t* out) {
+  grid_wait();
+  grid_trigger();
+  const uint64_t first = (static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
+  if (first >= count) return;
+  with_type(from.type, [&](auto type) { unpack_bytes<type.value>(from, groups, offset, first, count, out); });
 }
 
 __device__ float half_bits(uint16_t v) { return __half2float(__ushort_as_half(v)); }
@@ -382,33 +404,23 @@ __device__ float value_of(const PackedRow<T>& row, int64_t k) {
   }
 }
 
+template <int32_t T>
+__device__ void dequantise_row(const DequantRowsArgs& a, int64_t groups, int32_t id, float* out) {
+  const PackedRow<T> row{a.weight.data, id, groups};
+  for (int64_t k = int64_t{blockIdx.y} * kThreads + threadIdx.x; k < a.weight.cols; k += int64_t{gridDim.y} * kThreads)
+    out[k] = value_of<T>(row, k) * a.scale;
+}
+
 // Dequantises some columns of row blockIdx.x. If rows are few a thread has one element, so that no load waits for
 // another.
-template <int32_t T>
 __global__ void __launch_bounds__(kThreads) columns_per_block(DequantRowsArgs a, int64_t groups) {
   grid_wait();
   grid_trigger();
   const int32_t id = a.row_ids[blockIdx.x];
   float* out = a.out + static_cast<int64_t>(blockIdx.x) * a.out_stride;
-  const bool known = id >= 0 && id < a.weight.rows;
-  const PackedRow<T> row{a.weight.data, known ? id : 0, groups};
-  for (int64_t k = int64_t{blockIdx.y} * kThreads + threadIdx.x; k < a.weight.cols; k += int64_t{gridDim.y} * kThreads) {
-    out[k] = known ? value_of<T>(row, k) * a.scale : __int_as_float(0x7fffffff);
-  }
-}
-
-// Calls f<T>() for the type of w.
-template <class F>
-cudaError_t with_type(int32_t type, F&& f) {
-  switch (type) {
-#define MR_CASE(T) \
-  case T: return f(std::integral_constant<int32_t, T>{});
-    MR_CASE(kF32) MR_CASE(kF16) MR_CASE(kBF16) MR_CASE(kQ8_0) MR_CASE(kQ4_0) MR_CASE(kQ4_1)
-    MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL) MR_CASE(kMXFP4)
-    MR_CASE(kQ2_K) MR_CASE(kQ3_K) MR_CASE(kIQ4_XS) MR_CASE(kIQ3_S) MR_CASE(kIQ3_XXS) MR_CASE(kIQ2_S) MR_CASE(kIQ2_XS) MR_CASE(kIQ2_XXS)
-#undef MR_CASE
-  }
-  return cudaErrorInvalidValue;
+  if (id >= 0 && id < a.weight.rows) return with_type(a.weight.type, [&](auto type) { dequantise_row<type.value>(a, groups, id, out); });
+  for (int64_t k = int64_t{blockIdx.y} * kThreads + threadIdx.x; k < a.weight.cols; k += int64_t{gridDim.y} * kThreads)
+    out[k] = __int_as_float(0x7fffffff);
 }
 
 int64_t groups_of(const PackedWeight& w) {
@@ -424,10 +436,7 @@ cudaError_t launch_repack(const void* file, const PackedWeight& to, const Stream
   if (!valid(to) || file == nullptr) return cudaErrorInvalidValue;
   const int64_t groups = groups_of(to), blocks = (to.rows + kPanelRows - 1) / kPanelRows * groups;
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  return with_type(to.type, [&](auto type) {
-    return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, group_per_block<type.value>,
-                  static_cast<const uint8_t*>(file), to, groups);
-  });
+  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, group_per_block, static_cast<const uint8_t*>(file), to, groups);
 }
 
 cudaError_t launch_unpack(const PackedWeight& from, uint64_t offset, uint64_t count, void* out, const Stream& on) {
@@ -437,10 +446,8 @@ cudaError_t launch_unpack(const PackedWeight& from, uint64_t offset, uint64_t co
   if (count == 0) return cudaSuccess;
   const uint64_t blocks = (count + kThreads * 4 - 1) / (kThreads * 4);
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  return with_type(from.type, [&](auto type) {
-    return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, four_bytes_per_thread<type.value>, from,
-                  groups_of(from), offset, count, static_cast<uint8_t*>(out));
-  });
+  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, four_bytes_per_thread, from, groups_of(from), offset, count,
+                static_cast<uint8_t*>(out));
 }
 
 cudaError_t launch_dequant_rows(const DequantRowsArgs& args, const Stream& on) {
@@ -448,10 +455,7 @@ cudaError_t launch_dequant_rows(const DequantRowsArgs& args, const Stream& on) {
   if (args.count <= 0) return args.count == 0 ? cudaSuccess : cudaErrorInvalidValue;
   const int64_t columns = (args.weight.cols + kThreads - 1) / kThreads;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(columns, std::max(1, 1024 / args.count)));
-  return with_type(args.weight.type, [&](auto type) {
-    return launch(on, dim3(static_cast<unsigned>(args.count), blocks), dim3(kThreads), 0, columns_per_block<type.value>, args,
-                  groups_of(args.weight));
-  });
+  return launch(on, dim3(static_cast<unsigned>(args.count), blocks), dim3(kThreads), 0, columns_per_block, args, groups_of(args.weight));
 }
 
 }  // namespace mr::cuda
