@@ -239,7 +239,6 @@ void rows_kernels(int32_t rows) {
          a.rows = layer.rows;
          a.count = rows;
          a.qkv = x;
-         a.qkv_is_f32 = true;
          a.qkv_stride = 6144;
          a.rope_table = rope_table;
          a.rope_dims = kDim;

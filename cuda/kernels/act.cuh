@@ -56,6 +56,23 @@ __device__ __forceinline__ uint32_t act_bits(Act act, float low, float high) {
   return act == Act::kF16 ? f16 : bf16;
 }
 
+// The same without saturation: a finite number beyond the range becomes infinity.
+__device__ __forceinline__ uint16_t rounded_bits(Act act, float x) {
+  const __half f16 = ActOps<__half>::from(x);
+  const __nv_bfloat16 bf16 = ActOps<__nv_bfloat16>::from(x);
+  return act == Act::kF16 ? __half_as_ushort(f16) : __bfloat16_as_ushort(bf16);
+}
+__device__ __forceinline__ uint32_t rounded_bits(Act act, float low, float high) {
+  const uint32_t f16 = ActOps<__half>::pack(low, high), bf16 = ActOps<__nv_bfloat16>::pack(low, high);
+  return act == Act::kF16 ? f16 : bf16;
+}
+
+// Returns the element of a type that is known only at run time.
+__device__ __forceinline__ float act_f32(Act act, uint16_t bits) {
+  const float f16 = ActOps<__half>::to(__ushort_as_half(bits)), bf16 = ActOps<__nv_bfloat16>::to(__ushort_as_bfloat16(bits));
+  return act == Act::kF16 ? f16 : bf16;
+}
+
 // Loads an element as f32, whatever its type.
 __device__ __forceinline__ float load_f32(const float* p) { return *p; }
 template <class T>

@@ -47,13 +47,12 @@ __device__ __forceinline__ float4 ended(const EndBranchArgs& a, float4 x, float4
 }
 
 // A row that is converted and not normed.
-template <class T>
-__device__ __forceinline__ float4 bounded(float4 x, float scale) {
-  return {ActOps<T>::bounded(x.x * scale), ActOps<T>::bounded(x.y * scale), ActOps<T>::bounded(x.z * scale),
-          ActOps<T>::bounded(x.w * scale)};
+__device__ __forceinline__ float4 bounded(Act act, float4 x, float scale) {
+  const auto each = [&](float y) { return act == Act::kF16 ? within_f16(y) : y; };
+  return {each(x.x * scale), each(x.y * scale), each(x.z * scale), each(x.w * scale)};
 }
 
-template <class T, bool whole, int32_t kKept>
+template <bool whole, int32_t kKept>
 __global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(const __grid_constant__ EndBranchArgs a) {
   __shared__ float scratch[32];
   const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x, rest = threadIdx.x + kKept * threads;
@@ -98,15 +97,15 @@ __global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(cons
   if (a.out == nullptr) return;
 
   const float out_factor = a.out_norm == nullptr ? 1.0f : norm_factor(block_sum(sum, scratch), a.dim, a.eps) * a.out_scale;
-  const auto source = [&](float4 y) { return a.out_norm == nullptr ? bounded<T>(y, a.out_scale) : y; };
-  T* const out = static_cast<T*>(a.out) + blockIdx.x * a.out_stride;
+  const auto source = [&](float4 y) { return a.out_norm == nullptr ? bounded(a.act, y, a.out_scale) : y; };
+  uint16_t* const out = static_cast<uint16_t*>(a.out) + blockIdx.x * a.out_stride;
 #pragma unroll
   for (int32_t k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;
-    if (i < groups) store_normed<T, whole>(out, i, a.dim, source(x.of[k]), out_factor, out_norm.of[k]);
+    if (i < groups) store_normed<whole>(a.act, out, i, a.dim, source(x.of[k]), out_factor, out_norm.of[k]);
   }
   for (int32_t i = rest; i < groups; i += threads)
-    store_normed<T, whole>(out, i, a.dim, source(read(row, i)), out_factor, weight(a.out_norm, i));
+    store_normed<whole>(a.act, out, i, a.dim, source(read(row, i)), out_factor, weight(a.out_norm, i));
 }
 
 __global__ void __launch_bounds__(kMostThreads) inputs_of_layers(const __grid_constant__ LayerInputsArgs a, float from_hidden,
@@ -135,14 +134,11 @@ cudaError_t launch_end_branch(const EndBranchArgs& args, const Stream& on) {
   if (args.rows == 0) return cudaSuccess;
   const int32_t threads = 32 * norm_warps(args.dim);
   const bool whole = (args.dim | args.x_stride | args.branch_stride | args.out_stride) % 4 == 0;
-  return with_act(args.act, [&](auto element) {
-    typedef decltype(element) T;
-    const auto start = [&](auto kernel) {
-      return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads)), 0, kernel, args);
-    };
-    if (threads <= kMostThreads && args.rows <= kFewRows) return start(whole ? end_row<T, true, kNormKept> : end_row<T, false, kNormKept>);
-    return start(whole ? end_row<T, true, 0> : end_row<T, false, 0>);
-  });
+  const auto start = [&](auto kernel) {
+    return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads)), 0, kernel, args);
+  };
+  if (threads <= kMostThreads && args.rows <= kFewRows) return start(whole ? end_row<true, kNormKept> : end_row<false, kNormKept>);
+  return start(whole ? end_row<true, 0> : end_row<false, 0>);
 }
 
 cudaError_t launch_layer_inputs(const LayerInputsArgs& args, const Stream& on) {

@@ -1,4 +1,4 @@
-// elementwise: residual additions, SwiGLU and conversions, computed in f32. One thread for 4 elements if shapes allow,
+// elementwise: SwiGLU, scales and conversions, computed in f32. One thread for 4 elements if shapes allow,
 // otherwise one for each element. No two threads touch one element, so outputs may be inputs.
 #include "kernels/act.cuh"
 #include "kernels/elementwise.h"
@@ -20,23 +20,12 @@ __device__ __forceinline__ void load_many(const float* p, float* x) {
   }
 }
 
-template <int n, class T>
-__device__ __forceinline__ void load_many(const T* p, float* x) {
+template <int n>
+__device__ __forceinline__ void store_many(Act act, uint16_t* p, const float* x) {
   if constexpr (n == 4) {
-    const uint2 v = *reinterpret_cast<const uint2*>(p);
-    const T* const e = reinterpret_cast<const T*>(&v);
-    for (int i = 0; i < 4; ++i) x[i] = ActOps<T>::to(e[i]);
+    *reinterpret_cast<uint2*>(p) = make_uint2(rounded_bits(act, x[0], x[1]), rounded_bits(act, x[2], x[3]));
   } else {
-    x[0] = ActOps<T>::to(*p);
-  }
-}
-
-template <int n, class T>
-__device__ __forceinline__ void store_many(T* p, const float* x) {
-  if constexpr (n == 4) {
-    *reinterpret_cast<uint2*>(p) = make_uint2(ActOps<T>::pack(x[0], x[1]), ActOps<T>::pack(x[2], x[3]));
-  } else {
-    *p = ActOps<T>::from(x[0]);
+    *p = rounded_bits(act, x[0]);
   }
 }
 
@@ -50,23 +39,6 @@ __device__ __forceinline__ bool place(int32_t rows, int32_t dim, int64_t* row, i
   return *row < rows;
 }
 
-template <int n, class Y>
-__global__ void __launch_bounds__(kThreads) add_residual(AddResidualArgs a) {
-  grid_wait();
-  grid_trigger();
-  int64_t row;
-  int32_t column;
-  if (!place<n>(a.rows, a.dim, &row, &column)) return;
-  float* const to = a.residual + row * a.residual_stride + column;
-  float sum[n], y[n];
-  load_many<n>(to, sum);
-  load_many<n>(static_cast<const Y*>(a.y) + row * a.y_stride + column, y);
-  for (int i = 0; i < n; ++i) {
-    if (a.bias != nullptr) y[i] += a.bias[column + i];
-    to[i] = sum[i] + y[i];
-  }
-}
-
 __device__ __forceinline__ float gated(int32_t activation, float gate, float up) {
   switch (activation) {
     case MR_ACT_CLAMPED: return gated_product(activation, gate, up);
@@ -75,7 +47,7 @@ __device__ __forceinline__ float gated(int32_t activation, float gate, float up)
   }
 }
 
-template <int n, class X, class T>
+template <int n>
 __global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
   grid_wait();
   grid_trigger();
@@ -83,10 +55,10 @@ __global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
   int32_t column;
   if (!place<n>(a.rows, a.dim, &row, &column)) return;
   float gate[n], up[n];
-  load_many<n>(static_cast<const X*>(a.gate) + row * a.in_stride + column, gate);
-  load_many<n>(static_cast<const X*>(a.up) + row * a.up_stride + column, up);
+  load_many<n>(a.gate + row * a.in_stride + column, gate);
+  load_many<n>(a.up + row * a.up_stride + column, up);
   for (int i = 0; i < n; ++i) gate[i] = gated(a.activation, gate[i], up[i]) * a.scale;
-  store_many<n>(static_cast<T*>(a.out) + row * a.out_stride + column, gate);
+  store_many<n>(a.act, static_cast<uint16_t*>(a.out) + row * a.out_stride + column, gate);
 }
 
 __global__ void __launch_bounds__(kThreads) scale_rows(ScaleArgs a) {
@@ -100,42 +72,25 @@ __global__ void __launch_bounds__(kThreads) scale_rows(ScaleArgs a) {
   x = a.cap == 0 ? y : a.cap * tanhf(y / a.cap);
 }
 
-template <class T>
 __global__ void __launch_bounds__(kThreads) to_act(ToActArgs a) {
   grid_wait();
   grid_trigger();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= a.count) return;
   const float y = a.x[i] * a.scale;
-  static_cast<T*>(a.out)[i] = ActOps<T>::from(a.saturated ? ActOps<T>::bounded(y) : y);
+  static_cast<uint16_t*>(a.out)[i] = a.saturated ? act_bits(a.act, y) : rounded_bits(a.act, y);
 }
 
 dim3 blocks_for(int64_t threads) { return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)); }
 
 }  // namespace
 
-cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on) {
-  if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
-  if (args.rows == 0) return cudaSuccess;
-  const bool four = args.dim % 4 == 0 && args.residual_stride % 4 == 0 && args.y_stride % 4 == 0;
-  const dim3 grid = blocks_for(static_cast<int64_t>(args.rows) * args.dim / (four ? 4 : 1));
-  if (args.y_is_f32) return launch(on, grid, dim3(kThreads), 0, four ? add_residual<4, float> : add_residual<1, float>, args);
-  return with_act(args.act, [&](auto element) {
-    typedef decltype(element) T;
-    return launch(on, grid, dim3(kThreads), 0, four ? add_residual<4, T> : add_residual<1, T>, args);
-  });
-}
-
 cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on) {
   if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   const bool four = (args.dim | args.in_stride | args.up_stride | args.out_stride) % 4 == 0;
   const dim3 grid = blocks_for(static_cast<int64_t>(args.rows) * args.dim / (four ? 4 : 1));
-  return with_act(args.act, [&](auto element) {
-    typedef decltype(element) T;
-    if (args.in_is_f32) return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4, float, T> : swiglu<1, float, T>, args);
-    return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4, T, T> : swiglu<1, T, T>, args);
-  });
+  return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4> : swiglu<1>, args);
 }
 
 cudaError_t launch_scale(const ScaleArgs& args, const Stream& on) {
@@ -147,9 +102,7 @@ cudaError_t launch_scale(const ScaleArgs& args, const Stream& on) {
 cudaError_t launch_to_act(const ToActArgs& args, const Stream& on) {
   if (args.count < 0) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  return with_act(args.act, [&](auto element) {
-    return launch(on, blocks_for(args.count), dim3(kThreads), 0, to_act<decltype(element)>, args);
-  });
+  return launch(on, blocks_for(args.count), dim3(kThreads), 0, to_act, args);
 }
 
 }  // namespace mr::cuda

@@ -1,4 +1,4 @@
-// elementwise: additions to the residual stream, SwiGLU, and conversion to the activation type. Rows of the embedding
+// elementwise: SwiGLU, scales, and conversion to the activation type. Rows of the embedding
 // matrix are dequantised by gemm/repack.h.
 #pragma once
 
@@ -9,24 +9,10 @@
 
 namespace mr::cuda {
 
-// residual[r, i] += y[r, i] (+ bias[i]). residual f32; y f32 or the activation type.
-struct AddResidualArgs {
-  float* residual;      // (rows, dim), row stride residual_stride
-  const void* y;        // (rows, dim), row stride y_stride
-  bool y_is_f32;        // otherwise of type act
-  Act act;
-  const float* bias;    // (dim), may be null
-  int32_t rows, dim;
-  int64_t residual_stride, y_stride;  // elements
-};
-cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on);
-
-// out[r, i] = activation(gate[r, i]) * up[r, i] * scale, with the up of MR_ACT_CLAMPED, computed in f32. gate, up: f32 or the activation type; out:
-// activation type.
+// out[r, i] = activation(gate[r, i]) * up[r, i] * scale, with the up of MR_ACT_CLAMPED, computed in f32. out: the activation type.
 struct SwigluArgs {
-  const void* gate;     // (rows, dim), row stride in_stride
-  const void* up;       // (rows, dim), row stride up_stride
-  bool in_is_f32;
+  const float* gate;    // (rows, dim), row stride in_stride
+  const float* up;      // (rows, dim), row stride up_stride
   Act act;
   void* out;            // (rows, dim), row stride out_stride
   int32_t rows, dim;

@@ -27,7 +27,7 @@ __device__ __forceinline__ void sum_row(const __half* row, uint8_t* to, int32_t 
   }
 }
 
-template <class T, bool whole, bool sums = false>
+template <bool whole, bool sums = false>
 __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   __shared__ float scratch[32];
   const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x;
@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   grid_wait();
   const int64_t r = blockIdx.x;
   const int32_t source = a.gather == nullptr ? static_cast<int32_t>(r) : a.gather[r];
-  T* const out = static_cast<T*>(a.out) + r * a.out_stride;
+  uint16_t* const out = static_cast<uint16_t*>(a.out) + r * a.out_stride;
   if (source < 0) {
-    for (int32_t d = threadIdx.x; d < a.dim; d += threads) out[d] = ActOps<T>::from(0.0f);
+    for (int32_t d = threadIdx.x; d < a.dim; d += threads) out[d] = 0;
     return;
   }
   const float* const x = a.x + source * a.x_stride;
@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;
-    if (i < groups) store_normed<T, whole>(out, i, a.dim, kept[k], factor, weight[k]);
+    if (i < groups) store_normed<whole>(a.act, out, i, a.dim, kept[k], factor, weight[k]);
   }
   for (int32_t i = threadIdx.x + kKept * threads; i < groups; i += threads)
-    store_normed<T, whole>(out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
+    store_normed<whole>(a.act, out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
   if constexpr (sums) {
     __syncthreads();
-    sum_row(out, static_cast<uint8_t*>(a.input_sums) + r * (a.dim / 256) * kInputSumBytes, a.dim);
+    sum_row(reinterpret_cast<const __half*>(out), static_cast<uint8_t*>(a.input_sums) + r * (a.dim / 256) * kInputSumBytes, a.dim);
   }
 }
 
@@ -100,12 +100,9 @@ cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on) {
   const bool whole = args.dim % 4 == 0 && args.x_stride % 4 == 0 && args.out_stride % 4 == 0;
   if (args.input_sums != nullptr) {
     const bool summed = whole && args.act == Act::kF16 && args.gather == nullptr && args.dim % 256 == 0;
-    return summed ? launch(on, grid, block, 0, row_per_block<__half, true, true>, args) : cudaErrorInvalidValue;
+    return summed ? launch(on, grid, block, 0, row_per_block<true, true>, args) : cudaErrorInvalidValue;
   }
-  return with_act(args.act, [&](auto element) {
-    typedef decltype(element) T;
-    return launch(on, grid, block, 0, whole ? row_per_block<T, true> : row_per_block<T, false>, args);
-  });
+  return launch(on, grid, block, 0, whole ? row_per_block<true> : row_per_block<false>, args);
 }
 
 cudaError_t launch_hidden_rows(const HiddenRowsArgs& args, const Stream& on) {

@@ -49,6 +49,18 @@ __device__ __forceinline__ uint2 norm_pack(float4 x, float factor, float4 weight
                     ActOps<T>::pack(x.z * factor * weight.z, x.w * factor * weight.w));
 }
 
+// Writes x * factor * weight as group i of a row of an activation type.
+template <bool whole>
+__device__ __forceinline__ void store_normed(Act act, void* row, int32_t i, int32_t dim, float4 x, float factor, float4 weight) {
+  const float y[4] = {x.x * factor * weight.x, x.y * factor * weight.y, x.z * factor * weight.z, x.w * factor * weight.w};
+  if constexpr (whole) {
+    static_cast<uint2*>(row)[i] = make_uint2(rounded_bits(act, y[0], y[1]), rounded_bits(act, y[2], y[3]));
+  } else {
+    for (int k = 0; k < 4; ++k)
+      if (i * 4 + k < dim) static_cast<uint16_t*>(row)[i * 4 + k] = rounded_bits(act, y[k]);
+  }
+}
+
 // Writes x * factor * weight as group i of a row.
 template <class T, bool whole>
 __device__ __forceinline__ void store_normed(T* row, int32_t i, int32_t dim, float4 x, float factor, float4 weight) {

@@ -2,8 +2,8 @@
 //
 // A warp has some heads of one row; heads of Q come first, then those of K and V. Lane l has the pairs 2l, 2l + 1, 64 +
 // 2l, ... of a head: first the rotated pairs, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of
-// the rest, up to the padded dim. Two pairs are loaded at once, and stored at once unless the cache has 8 bits, if f32
-// numbers, shapes and addresses allow it. Rotation: (x c - y s, x s + y c), where products are rounded before the sum.
+// the rest, up to the padded dim. Two pairs are loaded at once, and stored at once unless the cache has 8 bits, if
+// shapes and addresses allow it. Rotation: (x c - y s, x s + y c), where products are rounded before the sum.
 // The norm sums squares over pairs, then lanes. No shared memory. It reads each element of qkv once and writes 2 bytes
 // for it, 1 for an 8-bit cache. How many heads a warp has depends on the number of rows and changes no bits. Slots,
 // positions, block tables and the RoPE table are read before the dependency wait: the step's first kernels have written
@@ -62,12 +62,12 @@ __device__ __forceinline__ int2 dims_of(const FinishQkvArgs& a, int32_t p) {
 // run of four.
 __device__ __forceinline__ bool apart(const FinishQkvArgs& a, int32_t p) { return p < a.rope_dims / 2 && a.rope_style == MR_ROPE_NEOX; }
 
-template <class X, bool by_two, int count>
+template <bool by_two, int count>
 __device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim;
   if (a.value_is_key && part_of(a, head) == Part::value) head -= a.layout.kv_heads;
   const int32_t gates = a.query_gates ? min(head, a.heads) : 0;  // before the head
-  const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head + gates) * dim;
+  const float* const in = a.qkv + place.row * a.qkv_stride + static_cast<int64_t>(head + gates) * dim;
   if constexpr (by_two) {
 #pragma unroll
     for (int k = 0; k < count; k += 2) {
@@ -88,25 +88,25 @@ __device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace
 #pragma unroll
     for (int k = 0; k < count; ++k) {
       const int2 d = dims_of(a, pair_of(lane, k));
-      v.x[k] = place.slot >= 0 && d.x < dim ? load_f32(in + d.x) : 0.0f;
-      v.y[k] = place.slot >= 0 && d.y < dim ? load_f32(in + d.y) : 0.0f;
+      v.x[k] = place.slot >= 0 && d.x < dim ? in[d.x] : 0.0f;
+      v.y[k] = place.slot >= 0 && d.y < dim ? in[d.y] : 0.0f;
     }
   }
 }
 
-template <bool by_two, class T, int count>
-__device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int lane, const Pairs<count>& v) {
-  const auto pack = [](float low, float high) { return ActOps<T>::pack(ActOps<T>::bounded(low), ActOps<T>::bounded(high)); };
+template <bool by_two, int count>
+__device__ __forceinline__ void store_head(const FinishQkvArgs& a, uint16_t* out, int lane, const Pairs<count>& v) {
+  const Act act = a.layout.act;
   if constexpr (by_two) {
 #pragma unroll
     for (int k = 0; k < count; k += 2) {
       const int32_t p = pair_of(lane, k);
       if (p >= a.layout.padded_dim / 2) continue;
       if (apart(a, p)) {
-        *reinterpret_cast<uint32_t*>(out + p) = pack(v.x[k], v.x[k + 1]);
-        *reinterpret_cast<uint32_t*>(out + p + a.rope_dims / 2) = pack(v.y[k], v.y[k + 1]);
+        *reinterpret_cast<uint32_t*>(out + p) = act_bits(act, v.x[k], v.x[k + 1]);
+        *reinterpret_cast<uint32_t*>(out + p + a.rope_dims / 2) = act_bits(act, v.y[k], v.y[k + 1]);
       } else {
-        *reinterpret_cast<uint2*>(out + 2 * p) = make_uint2(pack(v.x[k], v.y[k]), pack(v.x[k + 1], v.y[k + 1]));
+        *reinterpret_cast<uint2*>(out + 2 * p) = make_uint2(act_bits(act, v.x[k], v.y[k]), act_bits(act, v.x[k + 1], v.y[k + 1]));
       }
     }
   } else {
@@ -115,8 +115,8 @@ __device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int l
       const int32_t p = pair_of(lane, k);
       if (p >= a.layout.padded_dim / 2) continue;
       const int2 d = dims_of(a, p);
-      out[d.x] = ActOps<T>::from(ActOps<T>::bounded(v.x[k]));
-      out[d.y] = ActOps<T>::from(ActOps<T>::bounded(v.y[k]));
+      out[d.x] = act_bits(act, v.x[k]);
+      out[d.y] = act_bits(act, v.y[k]);
     }
   }
 }
@@ -144,7 +144,7 @@ __device__ __forceinline__ float temperature_of(const FinishQkvArgs& a, int32_t 
   return static_cast<float>(1 + static_cast<double>(a.temperature_scale) * log_f64(1 + position / a.temperature_length));
 }
 
-template <class T, bool f8, bool by_two, int count>
+template <bool by_two, int count>
 __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs<count>& rope_table,
                                             int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim;
@@ -187,14 +187,14 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
   }
   const KvLayout& l = a.layout;
   if (part == Part::query) {
-    store_head<by_two>(a, static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
-  } else if constexpr (f8) {
+    store_head<by_two>(a, static_cast<uint16_t*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
+  } else if (l.kv == Kv::kF8) {
     uint8_t* const cache = static_cast<uint8_t*>(part == Part::key ? a.keys : a.values);
     store_f8(a, cache + l.f8_at(place.block, own, place.in_block),
              reinterpret_cast<float*>(cache + l.f8_scale_at(place.block, own, place.in_block)), lane, v);
   } else {
     const int64_t at = place.block * l.block_elements() + own * l.head_elements() + static_cast<int64_t>(place.in_block) * padded;
-    store_head<by_two>(a, static_cast<T*>(part == Part::key ? a.keys : a.values) + at, lane, v);
+    store_head<by_two>(a, static_cast<uint16_t*>(part == Part::key ? a.keys : a.values) + at, lane, v);
   }
 }
 
@@ -206,7 +206,7 @@ __device__ __forceinline__ void prefetch_norms(const FinishQkvArgs& a, int lane)
   if (weights != nullptr && d < a.layout.head_dim) prefetch_l2(weights + d);
 }
 
-template <class X, class T, bool f8, bool by_two, int count>
+template <bool by_two, int count>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
   grid_trigger();  // this kernel is short (launch.h)
@@ -231,10 +231,10 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
     Pairs<count> values[3];
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) load_head<X, by_two>(a, place, head + i * stride, lane, values[i]);
+      if (head + i * stride < all_heads) load_head<by_two>(a, place, head + i * stride, lane, values[i]);
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) finish_head<T, f8, by_two>(a, place, rope_table, head + i * stride, lane, values[i]);
+      if (head + i * stride < all_heads) finish_head<by_two>(a, place, rope_table, head + i * stride, lane, values[i]);
   }
 }
 
@@ -282,22 +282,14 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   const bool written = (address(args.q_out) | address(args.keys) | address(args.values)) % 8 == 0 && args.q_stride % 4 == 0;
   const bool aligned = address(args.qkv) % 16 == 0 && written;
-  const bool by_two = args.qkv_is_f32 && aligned && (dim | args.rope_dims | args.qkv_stride) % 4 == 0;
-  return with_act(args.layout.act, [&](auto element) {
-    typedef decltype(element) T;
-    const auto run = [&](auto count) {
-      constexpr int n = decltype(count)::value;
-      const auto start = [&](auto kernel, auto kernel_f8) {
-        return launch(on, grid, block, 0, args.layout.kv == Kv::kF8 ? kernel_f8 : kernel, args);
-      };
-      if (by_two) return start(heads_per_warp<float, T, false, true, n>, heads_per_warp<float, T, true, true, n>);
-      if (args.qkv_is_f32) return start(heads_per_warp<float, T, false, false, n>, heads_per_warp<float, T, true, false, n>);
-      return start(heads_per_warp<T, T, false, false, n>, heads_per_warp<T, T, true, false, n>);
-    };
-    if (args.layout.padded_dim <= 128) return run(std::integral_constant<int, 2>{});
-    if (args.layout.padded_dim == 256) return run(std::integral_constant<int, 4>{});
-    return run(std::integral_constant<int, 8>{});
-  });
+  const bool by_two = aligned && (dim | args.rope_dims | args.qkv_stride) % 4 == 0;
+  const auto run = [&](auto count) {
+    constexpr int n = decltype(count)::value;
+    return launch(on, grid, block, 0, by_two ? heads_per_warp<true, n> : heads_per_warp<false, n>, args);
+  };
+  if (args.layout.padded_dim <= 128) return run(std::integral_constant<int, 2>{});
+  if (args.layout.padded_dim == 256) return run(std::integral_constant<int, 4>{});
+  return run(std::integral_constant<int, 8>{});
 }
 
 }  // namespace mr::cuda

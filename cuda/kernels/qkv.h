@@ -17,8 +17,7 @@ namespace mr::cuda {
 struct FinishQkvArgs {
   Rows rows;
   int32_t count;
-  const void* qkv;        // (count, qkv_stride): heads of Q, of K, of V one after another
-  bool qkv_is_f32;        // otherwise of the layout's activation type
+  const float* qkv;       // (count, qkv_stride): heads of Q, of K, of V one after another
   int64_t qkv_stride;     // elements
   const float *q_bias, *k_bias, *v_bias;  // (heads * head_dim), (kv_heads * head_dim) twice; null if absent
   const float *q_norm, *k_norm;           // (head_dim); null if absent

@@ -325,7 +325,6 @@ void Rank::gated(int32_t index, const Span& rows, const float* up, int64_t up_st
   SwigluArgs args{};
   args.gate = space_.gate;
   args.up = up;
-  args.in_is_f32 = true;
   args.act = type.act;
   args.out = act_row(out.base, rows.first, out.stride);
   args.rows = rows.count;

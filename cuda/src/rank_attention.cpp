@@ -72,7 +72,6 @@ void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
   finish.rows = rows_of(shape, 0, index);
   finish.count = shape.rows;
   finish.qkv = space_.qkv;
-  finish.qkv_is_f32 = true;
   finish.qkv_stride = sizes_.qkv_stride;
   if (!by_row) {
     finish.q_bias = gated_output(m) ? nullptr : l.q_bias;

@@ -133,7 +133,6 @@ ExpertGemmArgs Rank::gate_experts(const Span& rows, int32_t index, const InputTy
     SwigluArgs gated{};
     gated.gate = sums[0];
     gated.up = sums[1];
-    gated.in_is_f32 = true;
     gated.act = type.act;
     gated.out = space.ffn;
     gated.rows = pairs;

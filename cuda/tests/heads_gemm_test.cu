@@ -68,8 +68,7 @@ void check(int32_t q_type, int32_t type, Act act, Act cache, int32_t tokens, con
   FinishQkvArgs finish{};
   finish.rows = heads.rows;
   finish.count = tokens;
-  finish.qkv = sums.data();
-  finish.qkv_is_f32 = true;
+  finish.qkv = sums.as<float>();
   finish.qkv_stride = width;
   if (c.bias) finish.q_bias = biases[0], finish.k_bias = biases[1], finish.v_bias = biases[2];
   finish.rope_table = heads.rope_table;

@@ -130,48 +130,19 @@ TEST(HiddenRows, AgreeWithFloat64OnEveryShape) {
     }
 }
 
-TEST(Elementwise, AddsToTheResidual) {
-  Numbers numbers(3);
-  for (const int32_t dim : {1, 3, 4, 255, 256, 1000})
-    for (const bool f32 : {false, true})
-      for (const bool biased : {false, true})
-        for (const Act act : kActs) {
-          const int32_t rows = 5, stride = dim + 4;
-          const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * stride)), bias = numbers.normals(static_cast<size_t>(dim));
-          std::vector<float> y = numbers.normals(static_cast<size_t>(rows * stride));
-          const std::vector<uint16_t> packed = to_acts(act, y);
-          if (!f32) y = from_acts(act, packed);
-          Guarded<float> dx(x), dy(y), dbias(bias);
-          Guarded<uint16_t> dpacked(packed);
-          MUST(launch_add_residual({dx, f32 ? static_cast<void*>(dy.data()) : dpacked.data(), f32, act,
-                                    biased ? dbias.data() : nullptr, rows, dim, stride, stride}, Stream{}));
-          std::vector<double> want(x.begin(), x.end());
-          for (int32_t r = 0; r < rows; ++r)
-            for (int32_t d = 0; d < dim; ++d) {
-              const size_t i = static_cast<size_t>(r * stride + d);
-              want[i] += static_cast<double>(y[i]) + (biased ? static_cast<double>(bias[static_cast<size_t>(d)]) : 0.0);
-            }
-          EXPECT_TRUE(near(dx.read(), want, {1e-6, 1e-6})) << dim << " " << f32 << " " << biased;
-        }
-}
-
 TEST(Elementwise, GatesBySilu) {
   Numbers numbers(4);
   for (const int32_t dim : {1, 7, 8, 100, 1024})
-    for (const bool f32 : {false, true})
-      for (const Act act : kActs) {
-        const int32_t rows = 3;
-        std::vector<float> gate = numbers.normals(static_cast<size_t>(rows * dim), 8), up = numbers.normals(static_cast<size_t>(rows * dim));
-        const std::vector<uint16_t> packed_gate = to_acts(act, gate), packed_up = to_acts(act, up);
-        if (!f32) gate = from_acts(act, packed_gate), up = from_acts(act, packed_up);
-        Guarded<float> dgate(gate), dup(up);
-        Guarded<uint16_t> pgate(packed_gate), pup(packed_up), out(static_cast<size_t>(rows * dim));
-        MUST(launch_swiglu({f32 ? static_cast<void*>(dgate.data()) : pgate.data(), f32 ? static_cast<void*>(dup.data()) : pup.data(),
-                            f32, act, out.data(), rows, dim, dim, dim, dim}, Stream{}));
-        std::vector<double> want(gate.size());
-        for (size_t i = 0; i < want.size(); ++i) want[i] = gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
-        EXPECT_TRUE(near(from_acts(act, out.read()), want, {half_least(act), half_step(act) + 1e-6})) << name(act) << dim;
-      }
+    for (const Act act : kActs) {
+      const int32_t rows = 3;
+      const std::vector<float> gate = numbers.normals(static_cast<size_t>(rows * dim), 8), up = numbers.normals(static_cast<size_t>(rows * dim));
+      Guarded<float> dgate(gate), dup(up);
+      Guarded<uint16_t> out(static_cast<size_t>(rows * dim));
+      MUST(launch_swiglu({dgate.data(), dup.data(), act, out.data(), rows, dim, dim, dim, dim}, Stream{}));
+      std::vector<double> want(gate.size());
+      for (size_t i = 0; i < want.size(); ++i) want[i] = gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
+      EXPECT_TRUE(near(from_acts(act, out.read()), want, {half_least(act), half_step(act) + 1e-6})) << name(act) << dim;
+    }
 }
 
 // Gates of up to 7, ups of -7 to 7.
@@ -181,7 +152,7 @@ TEST(Elementwise, ClampsTheGateAndTheUp) {
   const std::vector<float> gate = numbers.normals(rows * dim, 8), up = numbers.normals(rows * dim, 8);
   Guarded<float> dgate(gate), dup(up);
   Guarded<uint16_t> out(static_cast<size_t>(rows * dim));
-  MUST(launch_swiglu({dgate.data(), dup.data(), true, Act::kF16, out.data(), rows, dim, dim, dim, dim, 0.5f, MR_ACT_CLAMPED}, Stream{}));
+  MUST(launch_swiglu({dgate.data(), dup.data(), Act::kF16, out.data(), rows, dim, dim, dim, dim, 0.5f, MR_ACT_CLAMPED}, Stream{}));
   std::vector<double> want(gate.size());
   for (size_t i = 0; i < want.size(); ++i) {
     const double y = std::min(static_cast<double>(gate[i]), 7.0), u = std::max(-7.0, std::min(static_cast<double>(up[i]), 7.0));

@@ -82,7 +82,7 @@ TEST(Begin, PlansDecodeByChunksAndByGroupsWhereTheyDoNotFit) {
 
 struct Case {
   int32_t heads, kv_heads, dim, rope_dims, style, block_size;
-  bool bias, norm, f32, factors;
+  bool bias, norm, factors;
   bool gates = false;  // one follows each head of Q
   int32_t column(int32_t head) const { return (head + (gates ? std::min(head, heads) : 0)) * dim; }  // of heads of Q, K and V
 };
@@ -127,19 +127,16 @@ void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
   Step step(slots, positions, tables, blocks, tokens, std::vector<SlotFeed>(static_cast<size_t>(count), SlotFeed{0, 0}),
             frequency, 0, 3 * c.block_size, 1);
 
-  std::vector<float> qkv = numbers.normals(static_cast<size_t>(count * stride));
-  const std::vector<uint16_t> packed = to_acts(act, qkv);
-  if (!c.f32) qkv = from_acts(act, packed);
+  const std::vector<float> qkv = numbers.normals(static_cast<size_t>(count * stride));
   const std::vector<float> bias = numbers.normals(static_cast<size_t>(width)), norm = numbers.normals(static_cast<size_t>(2 * c.dim));
   Guarded<float> dqkv(qkv), dbias(bias), dnorm(norm);
-  Guarded<uint16_t> dpacked(packed), q(static_cast<size_t>(count * q_stride));
+  Guarded<uint16_t> q(static_cast<size_t>(count * q_stride));
   const size_t cache = static_cast<size_t>(layout.block_bytes() * 3 * count);
   Guarded<uint8_t> keys(cache), values(cache);
   FinishQkvArgs args{};
   args.rows = step.begin.rows;
   args.count = count;
-  args.qkv = c.f32 ? static_cast<void*>(dqkv.data()) : dpacked.data();
-  args.qkv_is_f32 = c.f32;
+  args.qkv = dqkv.data();
   args.qkv_stride = stride;
   if (c.bias) args.q_bias = dbias, args.k_bias = dbias + c.heads * c.dim, args.v_bias = dbias + (c.heads + c.kv_heads) * c.dim;
   if (c.norm) args.q_norm = dnorm, args.k_norm = dnorm + c.dim;
@@ -219,22 +216,22 @@ void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
 }
 
 TEST(FinishQkv, AgreesWithFloat64) {
-  const std::pair<Case, int32_t> cases[] = {{{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 5},
-                                            {{32, 8, 128, 128, MR_ROPE_NORM, 16, false, false, true, true}, 3},
-                                            {{6, 2, 80, 32, MR_ROPE_NEOX, 32, true, true, false, true}, 4},
-                                            {{3, 1, 96, 96, MR_ROPE_NORM, 32, false, true, false, false}, 2},
-                                            {{2, 1, 256, 64, MR_ROPE_NORM, 16, false, true, true, false}, 9},
-                                            {{6, 2, 34, 34, MR_ROPE_NEOX, 16, true, true, true, false}, 7},
-                                            {{6, 3, 20, 12, MR_ROPE_NORM, 16, false, false, true, false}, 7},
-                                            {{8, 1, 512, 512, MR_ROPE_NEOX, 16, false, true, true, true}, 5},
-                                            {{2, 1, 512, 128, MR_ROPE_NORM, 32, true, true, false, false}, 3},
-                                            {{3, 1, 511, 510, MR_ROPE_NEOX, 16, true, true, true, false}, 4},
-                                            {{2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, true, false}, 3},
-                                            {{1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, true, false}, 2},
-                                            {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 600},
-                                            {{16, 2, 256, 64, MR_ROPE_NEOX, 16, false, true, true, false, true}, 5},
-                                            {{4, 2, 20, 12, MR_ROPE_NORM, 16, true, true, true, false, true}, 600},
-                                            {{3, 1, 9, 4, MR_ROPE_NORM, 16, true, true, false, false, true}, 3}};
+  const std::pair<Case, int32_t> cases[] = {{{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, false}, 5},
+                                            {{32, 8, 128, 128, MR_ROPE_NORM, 16, false, false, true}, 3},
+                                            {{6, 2, 80, 32, MR_ROPE_NEOX, 32, true, true, true}, 4},
+                                            {{3, 1, 96, 96, MR_ROPE_NORM, 32, false, true, false}, 2},
+                                            {{2, 1, 256, 64, MR_ROPE_NORM, 16, false, true, false}, 9},
+                                            {{6, 2, 34, 34, MR_ROPE_NEOX, 16, true, true, false}, 7},
+                                            {{6, 3, 20, 12, MR_ROPE_NORM, 16, false, false, false}, 7},
+                                            {{8, 1, 512, 512, MR_ROPE_NEOX, 16, false, true, true}, 5},
+                                            {{2, 1, 512, 128, MR_ROPE_NORM, 32, true, true, false}, 3},
+                                            {{3, 1, 511, 510, MR_ROPE_NEOX, 16, true, true, false}, 4},
+                                            {{2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, false}, 3},
+                                            {{1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, false}, 2},
+                                            {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, false}, 600},
+                                            {{16, 2, 256, 64, MR_ROPE_NEOX, 16, false, true, false, true}, 5},
+                                            {{4, 2, 20, 12, MR_ROPE_NORM, 16, true, true, false, true}, 600},
+                                            {{3, 1, 9, 4, MR_ROPE_NORM, 16, true, true, false, true}, 3}};
   for (const Act act : {Act::kF16, Act::kBF16})
     for (const Kv kv : {Kv::kAct, Kv::kF8})
       for (const auto& [c, count] : cases) check_finish(c, act, count, kv);
@@ -246,7 +243,6 @@ void finish_one_head(const Step& step, const float* qkv, const KvLayout& layout,
   args.rows = step.begin.rows;
   args.count = step.begin.count;
   args.qkv = qkv;
-  args.qkv_is_f32 = true;
   args.qkv_stride = 3 * layout.head_dim;
   args.rope_table = step.rope_table;
   args.rope_style = MR_ROPE_NORM;

@@ -8,6 +8,7 @@
 // Inputs    are loaded 8 at a time through two stages of shared memory, transposed, so that a thread reads four
 //           neighbouring rows at once; the next 8 are in flight to registers. A row of a stage has 4 floats of padding,
 //           so that the stores of a warp meet every bank once. Weights become f32 between memory and shared memory.
+//           F32 has kernels of its own; one kernel for all other types selects the type at each load.
 // Shared    16.5 KiB (6.5 KiB for the small tile). Bytes moved: a tile reads its rows of a and b once, so at 128 x 128
 //           an element costs 1/128 of its inputs. It is bound by the rate of fmaf, with shared memory at a quarter of
 //           its own bound.
@@ -48,9 +49,10 @@ __device__ __forceinline__ void store_piece(float* stage, int32_t stride, int32_
   to[3 * stride] = v.w;
 }
 
+// T: kF32 or kAnyType.
 template <int32_t T, bool whole, class Shape>
-__global__ void __launch_bounds__(Shape::threads, Shape::blocks_an_sm) tile_per_block(OpMatmulArgs a, int64_t row_tiles,
-                                                                                      int64_t tiles) {
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_an_sm) tile_per_block(OpMatmulArgs a, int64_t weight_bytes,
+                                                                                      int64_t row_tiles, int64_t tiles) {
   __shared__ __align__(16) float stage_b[2][kOpDepth * Shape::row_stride];
   __shared__ __align__(16) float stage_a[2][kOpDepth * Shape::col_stride];
   grid_wait();
@@ -58,7 +60,6 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_an_sm) tile_per_
   const int32_t thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int32_t own_row = warp / Shape::warp_cols * 16 * Shape::groups + lane / 8 * 4;
   const int32_t own_col = warp % Shape::warp_cols * 32 * Shape::groups + lane % 8 * 4;
-  const int64_t weight_bytes = file_row_bytes<T>(a.inner);
   const uint8_t* const weights = static_cast<const uint8_t*>(a.a);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t row0 = tile % row_tiles * Shape::rows, col0 = tile / row_tiles * Shape::cols;
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_an_sm) tile_per_
         const int32_t piece = thread + n * Shape::threads;
         const int64_t col = col0 + piece / kOpPieces, k = k0 + piece % kOpPieces * 4;
         next_a[n] = make_float4(0, 0, 0, 0);
-        if (piece < Shape::cols * kOpPieces && col < a.cols) next_a[n] = row_weights<T, whole>(weights + col * weight_bytes, k, a.inner);
+        if (piece < Shape::cols * kOpPieces && col < a.cols) next_a[n] = weights_of_row<T, whole>(a.a_type, weights + col * weight_bytes, k, a.inner);
       }
     };
     const auto store = [&](int32_t stage) {
@@ -153,11 +154,14 @@ int64_t row_tiles_of(const OpMatmulArgs& a) { return (a.rows + Shape::rows - 1) 
 template <class Shape>
 int64_t tiles_of(const OpMatmulArgs& a) { return row_tiles_of<Shape>(a) * ((a.cols + Shape::cols - 1) / Shape::cols); }
 
-template <int32_t T, bool whole, class Shape>
+template <class Shape>
 cudaError_t run(const OpMatmulArgs& a, const Stream& on) {
-  const int64_t tiles = tiles_of<Shape>(a);
+  const int64_t tiles = tiles_of<Shape>(a), weight_bytes = static_cast<int64_t>(weight_file_bytes(a.a_type, 1, a.inner));
   const dim3 grid(static_cast<unsigned>(std::min(tiles, kMostBlocks)));
-  return launch(on, grid, dim3(Shape::threads), 0, tile_per_block<T, whole, Shape>, a, row_tiles_of<Shape>(a), tiles);
+  const bool whole = a.inner % 4 == 0;
+  const auto kernel = a.a_type == kF32 ? whole ? tile_per_block<kF32, true, Shape> : tile_per_block<kF32, false, Shape>
+                                       : whole ? tile_per_block<kAnyType, true, Shape> : tile_per_block<kAnyType, false, Shape>;
+  return launch(on, grid, dim3(Shape::threads), 0, kernel, a, weight_bytes, row_tiles_of<Shape>(a), tiles);
 }
 
 }  // namespace
@@ -166,11 +170,7 @@ cudaError_t launch_op_matmul(const OpMatmulArgs& args, const Stream& on) {
   if (!op_matmul_valid(args)) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   const bool large = tiles_of<LargeTile>(args) >= args.sm_count;
-  return with_weights(args.a_type, args.inner, [&](auto type, auto whole) {
-    constexpr int32_t T = decltype(type)::value;
-    constexpr bool kWhole = decltype(whole)::value;
-    return large ? run<T, kWhole, LargeTile>(args, on) : run<T, kWhole, SmallTile>(args, on);
-  });
+  return large ? run<LargeTile>(args, on) : run<SmallTile>(args, on);
 }
 
 }  // namespace mr::cuda

@@ -19,11 +19,9 @@ constexpr int32_t kAhead = 4;  // pieces of 128 inputs
 constexpr int64_t kMostBlocks = 1 << 20;
 
 template <int32_t T, bool whole>
-__global__ void __launch_bounds__(32 * kWarps) row_per_warp(OpMatmulArgs a) {
-  grid_wait();
-  grid_trigger();
+__device__ void multiply_rows(const OpMatmulArgs& a, int64_t weight_bytes) {
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int64_t weight_bytes = file_row_bytes<T>(a.inner), stride = static_cast<int64_t>(gridDim.x) * kWarps;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
   const uint8_t* const x = reinterpret_cast<const uint8_t*>(a.b);
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + warp; row < a.cols; row += stride) {
     const uint8_t* const weights = static_cast<const uint8_t*>(a.a) + row * weight_bytes;
@@ -47,14 +45,19 @@ __global__ void __launch_bounds__(32 * kWarps) row_per_warp(OpMatmulArgs a) {
   }
 }
 
+__global__ void __launch_bounds__(32 * kWarps) row_per_warp(OpMatmulArgs a, int64_t weight_bytes) {
+  grid_wait();
+  grid_trigger();
+  with_weights(a.a_type, a.inner, [&](auto type, auto whole) { multiply_rows<type.value, whole.value>(a, weight_bytes); });
+}
+
 }  // namespace
 
 cudaError_t launch_op_matvec(const OpMatmulArgs& args, const Stream& on) {
   if (!op_matmul_valid(args) || args.rows != 1) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(std::min((args.cols + kWarps - 1) / kWarps, kMostBlocks)));
-  return with_weights(args.a_type, args.inner, [&](auto type, auto whole) {
-    return launch(on, grid, dim3(32 * kWarps), 0, row_per_warp<decltype(type)::value, decltype(whole)::value>, args);
-  });
+  return launch(on, grid, dim3(32 * kWarps), 0, row_per_warp, args,
+                static_cast<int64_t>(weight_file_bytes(args.a_type, 1, args.inner)));
 }
 
 }  // namespace mr::cuda

@@ -90,37 +90,40 @@ __device__ __forceinline__ float element(float x, float y, float scale) {
   }
 }
 
-// One thread for four neighbouring elements, moved at once if every operand is 16-byte aligned (whole).
-template <int32_t op, bool whole>
-__global__ void __launch_bounds__(kThreads) elementwise(const float* a, const float* b, float scale, int64_t count, float* out) {
+template <int32_t op>
+__device__ __forceinline__ void each_element(const float* a, const float* b, float scale, int64_t count, float* out, bool whole) {
   constexpr bool two = op == MR_OP_ADD || op == MR_OP_MUL || op == MR_OP_SWIGLU;
-  grid_wait();
-  grid_trigger();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * 4;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4; i < count; i += stride) {
-    if constexpr (whole) {
-      if (i + 4 <= count) {
-        const float4 x = *reinterpret_cast<const float4*>(a + i);
-        float4 y = make_float4(0, 0, 0, 0);
-        if constexpr (two) y = *reinterpret_cast<const float4*>(b + i);
-        *reinterpret_cast<float4*>(out + i) = make_float4(element<op>(x.x, y.x, scale), element<op>(x.y, y.y, scale),
-                                                          element<op>(x.z, y.z, scale), element<op>(x.w, y.w, scale));
-        continue;
-      }
+    if (whole && i + 4 <= count) {
+      const float4 x = *reinterpret_cast<const float4*>(a + i);
+      float4 y = make_float4(0, 0, 0, 0);
+      if constexpr (two) y = *reinterpret_cast<const float4*>(b + i);
+      *reinterpret_cast<float4*>(out + i) = make_float4(element<op>(x.x, y.x, scale), element<op>(x.y, y.y, scale),
+                                                        element<op>(x.z, y.z, scale), element<op>(x.w, y.w, scale));
+      continue;
     }
     const int64_t end = i + 4 < count ? i + 4 : count;
     for (int64_t k = i; k < end; ++k) out[k] = element<op>(a[k], two ? b[k] : 0.0f, scale);
   }
 }
 
-bool whole_quads(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
-template <int32_t op>
-cudaError_t launch_elementwise(const float* a, const float* b, float scale, int64_t count, float* out, const Stream& on) {
-  const dim3 grid = blocks_for(count, kThreads * 4), block(kThreads);
-  const bool whole = whole_quads(a) && whole_quads(b) && whole_quads(out);
-  return launch(on, grid, block, 0, whole ? elementwise<op, true> : elementwise<op, false>, a, b, scale, count, out);
+// One thread for four neighbouring elements, moved at once if every operand is 16-byte aligned (whole).
+__global__ void __launch_bounds__(kThreads) elementwise(int32_t op, const float* a, const float* b, float scale, int64_t count, float* out,
+                                                        bool whole) {
+  grid_wait();
+  grid_trigger();
+  switch (op) {
+    case MR_OP_ADD: return each_element<MR_OP_ADD>(a, b, scale, count, out, whole);
+    case MR_OP_MUL: return each_element<MR_OP_MUL>(a, b, scale, count, out, whole);
+    case MR_OP_SCALE: return each_element<MR_OP_SCALE>(a, b, scale, count, out, whole);
+    case MR_OP_SILU: return each_element<MR_OP_SILU>(a, b, scale, count, out, whole);
+    case MR_OP_SWIGLU: return each_element<MR_OP_SWIGLU>(a, b, scale, count, out, whole);
+    case MR_OP_COPY: return each_element<MR_OP_COPY>(a, b, scale, count, out, whole);
+  }
 }
+
+bool whole_quads(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 // One thread for a pair of one row and head, in all batches, so that the angle is computed once.
 __global__ void __launch_bounds__(kThreads) rope(const float* a, const double* frequencies, int32_t style, int64_t batch,
@@ -166,15 +169,10 @@ cudaError_t launch_op_elementwise(int32_t op, const float* a, const float* b, fl
                                   const Stream& on) {
   if (count < 0) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  switch (op) {
-    case MR_OP_ADD: return launch_elementwise<MR_OP_ADD>(a, b, scale, count, out, on);
-    case MR_OP_MUL: return launch_elementwise<MR_OP_MUL>(a, b, scale, count, out, on);
-    case MR_OP_SCALE: return launch_elementwise<MR_OP_SCALE>(a, b, scale, count, out, on);
-    case MR_OP_SILU: return launch_elementwise<MR_OP_SILU>(a, b, scale, count, out, on);
-    case MR_OP_SWIGLU: return launch_elementwise<MR_OP_SWIGLU>(a, b, scale, count, out, on);
-    case MR_OP_COPY: return launch_elementwise<MR_OP_COPY>(a, b, scale, count, out, on);
-  }
-  return cudaErrorInvalidValue;
+  if (op != MR_OP_ADD && op != MR_OP_MUL && op != MR_OP_SCALE && op != MR_OP_SILU && op != MR_OP_SWIGLU && op != MR_OP_COPY)
+    return cudaErrorInvalidValue;
+  const bool whole = whole_quads(a) && whole_quads(b) && whole_quads(out);
+  return launch(on, blocks_for(count, kThreads * 4), dim3(kThreads), 0, elementwise, op, a, b, scale, count, out, whole);
 }
 
 cudaError_t launch_op_rope(const float* a, const double* frequencies, int32_t style, int64_t batch, int64_t rows,

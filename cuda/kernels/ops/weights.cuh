@@ -107,24 +107,19 @@ __device__ __forceinline__ float4 row_weights(const uint8_t* row, int64_t k, int
   }
 }
 
-template <int32_t T>
-inline constexpr WeightFormat kFileFormat = kWeightFormats[weight_format_index(T)];
+// Stands for a type, other than F32, that is known only at run time.
+constexpr int32_t kAnyType = -1;
 
-// Bytes of a row of `inner` weights, a multiple of the format's block.
-template <int32_t T>
-__host__ __device__ inline int64_t file_row_bytes(int64_t inner) {
-  return inner / kFileFormat<T>.block * kFileFormat<T>.block_bytes;
-}
-
-// Calls f(type, whole), both as types with a `value`, for rows of `inner` weights.
+// Calls f(type, whole), both as types with a `value`, for rows of `inner` weights of a type of weight_format.
 template <class F>
-inline cudaError_t with_weights(int32_t type, int64_t inner, F&& f) {
+__device__ __forceinline__ void with_weights(int32_t type, int64_t inner, F&& f) {
   const bool whole = inner % 4 == 0;
   switch (type) {
-#define MR_NUMBERS(T)                                                                            \
-  case T:                                                                                        \
-    return whole ? f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, true>{}) \
-                 : f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, false>{});
+#define MR_NUMBERS(T)                                                                               \
+  case T:                                                                                           \
+    if (whole) f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, true>{});      \
+    else f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, false>{});           \
+    return;
 #define MR_BLOCKS(T) \
   case T: return f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, true>{});
     MR_NUMBERS(kF32) MR_NUMBERS(kF16) MR_NUMBERS(kBF16)
@@ -134,7 +129,18 @@ inline cudaError_t with_weights(int32_t type, int64_t inner, F&& f) {
 #undef MR_NUMBERS
 #undef MR_BLOCKS
   }
-  return cudaErrorInvalidValue;
+}
+
+// row_weights, of which T may be kAnyType; `type` is the type.
+template <int32_t T, bool whole>
+__device__ __forceinline__ float4 weights_of_row(int32_t type, const uint8_t* row, int64_t k, int64_t inner) {
+  if constexpr (T == kAnyType) {
+    float4 out;
+    with_weights(type, inner, [&](auto t, auto w) { out = row_weights<t.value, w.value>(row, k, inner); });
+    return out;
+  } else {
+    return row_weights<T, whole>(row, k, inner);
+  }
 }
 
 }  // namespace mr::cuda

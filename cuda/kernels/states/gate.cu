@@ -42,16 +42,16 @@ __global__ void __launch_bounds__(kWarps * kWarp) norm_of_heads(const __grid_con
     finish(d, load_columns<whole>(o + d, dim - d), load_columns<whole>(gates + d, dim - d), load_columns<whole>(a.norm + d, dim - d));
 }
 
-template <class T, bool whole>
+template <bool whole>
 __global__ void __launch_bounds__(kThreads) output_times_gate(const __grid_constant__ GateOutputArgs a) {
   const int32_t i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x), groups = (a.dim + 3) / 4;
   grid_wait();
   grid_trigger();
   if (i >= a.heads * groups) return;
   const int32_t head = i / groups, d = i % groups * 4, n = a.dim - d;
-  T* const out = static_cast<T*>(a.out) + blockIdx.x * a.out_stride + int64_t{head} * a.dim + d;
+  uint16_t* const out = static_cast<uint16_t*>(a.out) + blockIdx.x * a.out_stride + int64_t{head} * a.dim + d;
   const float4 gate = sigmoid(load_columns<whole>(a.q + blockIdx.x * a.q_stride + (2 * int64_t{head} + 1) * a.dim + d, n));
-  T x[4] = {};
+  uint16_t x[4] = {};
   if constexpr (whole) {
     *reinterpret_cast<uint2*>(x) = *reinterpret_cast<const uint2*>(out);
   } else {
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kThreads) output_times_gate(const __grid_const
     for (int32_t k = 0; k < 4; ++k)
       if (k < n) x[k] = out[k];
   }
-  const float4 y = product(float4{load_f32(x), load_f32(x + 1), load_f32(x + 2), load_f32(x + 3)}, gate);
-  store_columns<whole>(a.act, reinterpret_cast<uint16_t*>(out), n, y);
+  const float4 y = product(float4{act_f32(a.act, x[0]), act_f32(a.act, x[1]), act_f32(a.act, x[2]), act_f32(a.act, x[3])}, gate);
+  store_columns<whole>(a.act, out, n, y);
 }
 
 }  // namespace
@@ -81,10 +81,7 @@ cudaError_t launch_gate_output(const GateOutputArgs& args, const Stream& on) {
   const bool whole = (args.dim | args.out_stride | args.q_stride) % 4 == 0 && aligned(args.q, 16) && aligned(args.out, 8);
   const int64_t groups = int64_t{args.heads} * ((args.dim + 3) / 4);
   const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>((groups + kThreads - 1) / kThreads));
-  return with_act(args.act, [&](auto element) {
-    typedef decltype(element) T;
-    return launch(on, grid, dim3(kThreads), 0, whole ? output_times_gate<T, true> : output_times_gate<T, false>, args);
-  });
+  return launch(on, grid, dim3(kThreads), 0, whole ? output_times_gate<true> : output_times_gate<false>, args);
 }
 
 }  // namespace mr::cuda

@@ -17,6 +17,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
 inline float __bfloat162float(__nv_bfloat16 v) { return __uint_as_float(uint32_t{v.bits} << 16); }
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)}; }
 inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 v) { return v.bits; }
+inline __nv_bfloat16 __ushort_as_bfloat16(uint16_t bits) { return {bits}; }
 inline __nv_bfloat16 __float2bfloat16(float v) { return __float2bfloat16_rn(v); }
 inline float __low2float(__nv_bfloat162 v) { return __bfloat162float(v.x); }
 inline float __high2float(__nv_bfloat162 v) { return __bfloat162float(v.y); }
