@@ -63,13 +63,13 @@ struct Model {
 
 inline const Model kModels[] = {
     {"8B",
-     {{"qkv", {4096, 1024, 1024}, 3, 4096, Epilogue::kStoreAct, 32, false},
+     {{"qkv", {4096, 1024, 1024}, 3, 4096, Epilogue::kStoreF32, 32, false},
       {"o", {4096}, 1, 4096, Epilogue::kAddF32, 32, false},
       {"gate+up", {14336, 14336}, 2, 4096, Epilogue::kSwiGLU, 32, false},
       {"down", {4096}, 1, 14336, Epilogue::kAddF32, 32, false},
       {"head", {128256}, 1, 4096, Epilogue::kStoreF32, 1, true}}},
     {"1B",
-     {{"qkv", {2048, 512, 512}, 3, 2048, Epilogue::kStoreAct, 16, false},
+     {{"qkv", {2048, 512, 512}, 3, 2048, Epilogue::kStoreF32, 16, false},
       {"o", {2048}, 1, 2048, Epilogue::kAddF32, 16, false},
       {"gate+up", {8192, 8192}, 2, 2048, Epilogue::kSwiGLU, 16, false},
       {"down", {2048}, 1, 8192, Epilogue::kAddF32, 16, false},

@@ -198,7 +198,7 @@ TEST_P(Gemm, GivesARowTheSameBitsInAnyCompany) {
   }
 }
 
-TEST_P(Gemm, AddsBiasAndResidualAndRoundsToTheActivationType) {
+TEST_P(Gemm, AddsBiasAndResidual) {
   const auto [type, act, kind] = GetParam();
   const int64_t rows = 67, cols = 512, stride = rows + 2;
   std::mt19937 random(7);
@@ -210,30 +210,23 @@ TEST_P(Gemm, AddsBiasAndResidualAndRoundsToTheActivationType) {
     std::vector<float> bias, residual;
     for (int64_t i = 0; i < rows; ++i) bias.push_back(static_cast<float>(i) * 0.01f - 0.3f);
     for (int64_t i = 0; i < stride * tokens; ++i) residual.push_back(static_cast<float>(i % 13) - 6);
-    Guarded x(in.bits), bias_memory(bias), sum(residual), rounded(static_cast<size_t>(stride * tokens) * 2);
+    Guarded x(in.bits), bias_memory(bias), sum(residual);
     GemmArgs a = args_for(packed.weight, x, cols, tokens, sum.data());
     a.targets[0].bias = bias_memory.as<float>();
     a.targets[0].out_stride = stride;
     a.epilogue = Epilogue::kAddF32;
     ASSERT_EQ(launch_gemm(a, Stream{}), cudaSuccess);
-    a.targets[0].out = rounded.data();
-    a.epilogue = Epilogue::kStoreAct;
-    ASSERT_EQ(launch_gemm(a, Stream{}), cudaSuccess);
     const std::vector<float> sums = sum.read<float>();
-    const std::vector<uint16_t> acts = rounded.read<uint16_t>();
-    const double step = act == Act::kF16 ? 0x1p-11 : 0x1p-8;
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t r = 0; r < stride; ++r) {
         const size_t at = static_cast<size_t>(t * stride + r);
         if (r >= rows) {
           ASSERT_EQ(sums[at], residual[at]);
-          ASSERT_EQ(acts[at], 0xa5a5);
           continue;
         }
         const Expected& e = want[static_cast<size_t>(r * tokens + t)];
         const double limit = bound(type, act, cols, prefill()) * (e.magnitude + 10), y = e.value + bias[static_cast<size_t>(r)];
         ASSERT_TRUE(close(sums[at], y + residual[at], limit));
-        ASSERT_TRUE(close(value_of(act, acts[at]), y, limit + step * std::fabs(y) + 1e-7));
       }
     }
   }

@@ -212,7 +212,7 @@ TEST_P(M128Tiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, Epilogue::kStoreF32},
                           {{176}, 1, 2304, Epilogue::kAddF32},
                           {{300, 17, 130}, 3, 1025, Epilogue::kStoreF32},
-                          {{129, 64}, 2, 72, Epilogue::kStoreAct},
+                          {{129, 64}, 2, 72, Epilogue::kStoreF32},
                           {{150, 150}, 2, 768, Epilogue::kSwiGLU},
                           {{200}, 1, 4352, Epilogue::kStoreF32},
                           {{9000, 9000}, 2, 640, Epilogue::kSwiGLU},
@@ -229,7 +229,7 @@ TEST_P(M128Tiles, WaitForTheTokens) {
   int device = 0;
   ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
   if (!wgmma_available(device)) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
-  make({{1280}, 1, 1280, Epilogue::kStoreAct});
+  make({{1280}, 1, 1280, Epilogue::kStoreF32});
   for (const int32_t tokens : {70, 128, 300}) {
     SCOPED_TRACE(testing::Message() << tokens << " tokens");
     give(acts_of(GetParam())[0], tokens);
@@ -252,13 +252,13 @@ TEST_P(PrefillTiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, Epilogue::kStoreF32},
                           {{64}, 1, 64, Epilogue::kAddF32},
                           {{67, 1, 130}, 3, 200, Epilogue::kStoreF32},
-                          {{129, 64}, 2, 1025, Epilogue::kStoreAct},
+                          {{129, 64}, 2, 1025, Epilogue::kStoreF32},
                           {{176}, 1, 2304, Epilogue::kAddF32},
                           {{17, 17}, 2, 72, Epilogue::kSwiGLU},
                           {{150, 150}, 2, 768, Epilogue::kSwiGLU},
                           {{520}, 1, 4352, Epilogue::kStoreF32},
                           {{200, 8, 132}, 3, 200, Epilogue::kAddF32},
-                          {{136, 72}, 2, 1025, Epilogue::kStoreAct},
+                          {{136, 72}, 2, 1025, Epilogue::kStoreF32},
                           {{24, 24}, 2, 72, Epilogue::kSwiGLU},
                           {{152, 152}, 2, 768, Epilogue::kSwiGLU}};
   for (Shape s : shapes) {
@@ -274,7 +274,7 @@ TEST_P(PrefillTiles, GiveTheSameBits) {
 // run 66 clusters.
 TEST_P(PrefillTiles, GiveTheSameBitsWhereBlocksTakeSeveral) {
   const Shape shapes[] = {{{9100}, 1, 768, Epilogue::kAddF32},
-                          {{9000, 300}, 2, 512, Epilogue::kStoreAct},
+                          {{9000, 300}, 2, 512, Epilogue::kStoreF32},
                           {{4500, 4500}, 2, 512, Epilogue::kSwiGLU},
                           {{4504, 4504}, 2, 512, Epilogue::kSwiGLU}};
   for (const Shape& s : shapes) {
@@ -306,7 +306,7 @@ TEST_P(PrefillTiles, WaitForTheTokens) {
   int device = 0;
   ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
   if (!wgmma_available(device)) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
-  make({{1280}, 1, 1280, Epilogue::kStoreAct});
+  make({{1280}, 1, 1280, Epilogue::kStoreF32});
   for (const int32_t tokens : {1, 70, 300}) {
     give(acts_of(GetParam())[0], tokens);
     args_.kind = GemmClass::kPrefill;
@@ -335,7 +335,7 @@ TEST_P(SingleTiles, GiveTheSameBits) {
   for (const int32_t tokens : {100, 127}) expect_single_as_alone(tokens);
   make({{1070, 1070}, 2, 2304, Epilogue::kSwiGLU});
   for (const int32_t tokens : {66, 128}) expect_single_as_alone(tokens);
-  make({{2100}, 1, 72, Epilogue::kStoreAct});
+  make({{2100}, 1, 72, Epilogue::kStoreF32});
   for (const int32_t tokens : {193, 256}) expect_single_as_alone(tokens);
 }
 
@@ -349,7 +349,7 @@ TEST_P(ManyTokens, GetTheSameBits) {
   const Shape shapes[] = {{{300, 17, 130}, 3, 2304, Epilogue::kStoreF32},
                           {{4200}, 1, 1024, Epilogue::kAddF32},
                           {{4100, 4100}, 2, 768, Epilogue::kSwiGLU},
-                          {{6000, 1100}, 2, 256, Epilogue::kStoreAct}};
+                          {{6000, 1100}, 2, 256, Epilogue::kStoreF32}};
   for (const Shape& s : shapes) {
     make(s);
     for (const int32_t tokens : {65, 100, 128, 129, 200, 256}) {
@@ -376,7 +376,7 @@ using FewTokens = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ8_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kQ2_K, kIQ3_XXS), type_name);
 
 TEST_P(FewTokens, GetTheSameBits) {
-  const Shape shapes[] = {{{67}, 1, 256, Epilogue::kStoreAct},
+  const Shape shapes[] = {{{67}, 1, 256, Epilogue::kStoreF32},
                           {{300, 17, 130}, 3, 2304, Epilogue::kStoreF32},
                           {{8500}, 1, 2304, Epilogue::kAddF32},
                           {{8500, 8500}, 2, 2304, Epilogue::kSwiGLU},

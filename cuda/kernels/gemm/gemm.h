@@ -59,10 +59,9 @@ enum class GemmClass : int32_t { kDecode = 0, kPrefill = 1 };
 
 enum class Epilogue : int32_t {
   kStoreF32 = 0,  // out = y + bias, f32
-  kStoreAct = 1,  // out = y + bias in the activation type
-  kAddF32 = 2,    // out += y + bias, f32: the residual stream
-  kSwiGLU = 3,    // out = activation(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type; 0 is the gate, 1 the up projection
-  kHeads = 4      // y + bias of 0 (queries), 1 (keys) and 2 (values), rotated and written as launch_finish_qkv does, see GemmHeads
+  kAddF32 = 1,    // out += y + bias, f32: the residual stream
+  kSwiGLU = 2,    // out = activation(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type; 0 is the gate, 1 the up projection
+  kHeads = 3      // y + bias of 0 (queries), 1 (keys) and 2 (values), rotated and written as launch_finish_qkv does, see GemmHeads
 };
 
 constexpr int32_t kGemmTargets = 4;       // weights of one GEMM, at most

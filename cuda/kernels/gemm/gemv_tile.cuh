@@ -110,7 +110,6 @@ struct GemvTile {
     switch (p.epilogue) {
       case Epilogue::kStoreF32: static_cast<float*>(target.out)[element] = y; break;
       case Epilogue::kAddF32: static_cast<float*>(target.out)[element] = before + y; break;
-      case Epilogue::kStoreAct: static_cast<A*>(target.out)[element] = ActOps<A>::from(y); break;
       case Epilogue::kSwiGLU: break;
       case Epilogue::kHeads:
         if constexpr (S::panels == 1) heads.finish(p.heads.layout.act, row, lane, y);

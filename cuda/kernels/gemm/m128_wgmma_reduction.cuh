@@ -125,14 +125,7 @@ struct M128Reduction {
     const bool waits = !multiplying || p.pair;
     if (waits) await(ready, phase);
     if (p.pair) return end_pair<workers>(tile, token0, columns, worker);
-    const uint32_t wait_for = waits ? 0 : 1 + phase;
-    switch (p.epilogue) {
-      case Epilogue::kStoreF32: return end_rows<Epilogue::kStoreF32, workers>(tile, token0, columns, worker, wait_for);
-      case Epilogue::kAddF32: return end_rows<Epilogue::kAddF32, workers>(tile, token0, columns, worker, wait_for);
-      case Epilogue::kStoreAct: return end_rows<Epilogue::kStoreAct, workers>(tile, token0, columns, worker, wait_for);
-      case Epilogue::kSwiGLU:
-      case Epilogue::kHeads: return;
-    }
+    end_rows<workers>(tile, token0, columns, worker, waits ? 0 : 1 + phase);
   }
 
   using Four = float[4];  // neighbouring rows that a lane finishes together
@@ -204,7 +197,7 @@ struct M128Reduction {
   }
 
   // A warp has two columns at a time, of a pair four. wait_for: 0, or 1 + the phase of the sums' barrier.
-  template <Epilogue kind, int32_t workers>
+  template <int32_t workers>
   __device__ __forceinline__ void end_rows(int32_t tile, int32_t token0, int32_t columns, int32_t worker, uint32_t wait_for) const {
     constexpr int32_t lanes = own_rows / 4, step = 32 / lanes * workers;
     constexpr int32_t sets = workers == 8 ? sets_ : 2, together = 2;
@@ -213,14 +206,14 @@ struct M128Reduction {
     const KernelTarget& target = target_of(p, tile, within);
     const int32_t local = (whole ? 0 : rank * own_rows) + lane % lanes * 4, row = within * Layout::rows + local;
     const Source sums = source(local);
-    const Result<std::conditional_t<kind == Epilogue::kStoreAct, A, float>> result(target, row);
-    const bool biased = target.bias != nullptr;
+    const Result<float> result(target, row);
+    const bool biased = target.bias != nullptr, adds = p.epilogue == Epilogue::kAddF32;
     Four bias;
     load_bias(bias, target, row);
 #pragma unroll 1
     for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * sets) {
       Four before[sets];
-      if constexpr (kind == Epilogue::kAddF32) {
+      if (adds) {
 #pragma unroll
         for (int32_t j = 0; j < sets; ++j) {
           if (c + j * step < columns) result.read(before[j], token0 + c + j * step);
@@ -239,7 +232,7 @@ struct M128Reduction {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
             if (biased) y[j][i] += bias[i];
-            if constexpr (kind == Epilogue::kAddF32) y[j][i] = before[first + j][i] + y[j][i];
+            if (adds) y[j][i] = before[first + j][i] + y[j][i];
           }
           result.write(y[j], token0 + column);
         }

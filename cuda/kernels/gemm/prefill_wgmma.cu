@@ -162,7 +162,7 @@ namespace {
 
 // Returns whether the outputs of the targets are aligned as TMA stores need; of a pair only the first has an output.
 bool outputs_boxed(const WgmmaParams& p) {
-  const int64_t bytes = p.epilogue == Epilogue::kStoreF32 || p.epilogue == Epilogue::kAddF32 ? 4 : 2;
+  const int64_t bytes = p.pair ? 2 : 4;
   for (int32_t i = 0; i < (p.pair ? 1 : p.count); ++i) {
     const KernelTarget& target = p.targets[i];
     if (reinterpret_cast<uintptr_t>(target.out) % 16 != 0 || target.out_stride * bytes % 16 != 0) return false;
@@ -173,7 +173,7 @@ bool outputs_boxed(const WgmmaParams& p) {
 // Encodes the map of a target's results as (tokens, rows), with boxes of `tokens` tokens and 128 bytes of rows, or half
 // a pair's tile if that is less.
 cudaError_t map_results(const WgmmaParams& p, const KernelTarget& target, Act act, int32_t tile_rows, int32_t tokens, CUtensorMap* map) {
-  const bool f32 = p.epilogue == Epilogue::kStoreF32 || p.epilogue == Epilogue::kAddF32, narrow = p.pair && tile_rows < 128;
+  const bool f32 = !p.pair, narrow = p.pair && tile_rows < 128;
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(target.rows), static_cast<cuuint64_t>(p.tokens)};
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(target.out_stride) * (f32 ? 4 : 2)};
   const cuuint32_t box[2] = {f32 || narrow ? 32u : 64u, static_cast<cuuint32_t>(tokens)}, step[2] = {1, 1};
@@ -288,7 +288,7 @@ cudaError_t launch_prefill_wgmma_as(const PrefillShape& shape, int32_t device, c
   }
   p.boxed_out = outputs_boxed(p);
   for (int32_t i = 0; i < (p.pair ? 1 : p.count) && p.boxed_out && error == cudaSuccess; ++i)
-    error = map_results(p, p.targets[i], args.act, kernel.rows, kernel.out_box[static_cast<int32_t>(p.epilogue)], &maps.out[i]);
+    error = map_results(p, p.targets[i], args.act, kernel.rows, kernel.out_box[p.pair], &maps.out[i]);
   if (error != cudaSuccess) return error;
   return ClusterLaunch(kernel, p.item_stride * takers, shape.cluster.blocks(), on).run(p, maps);
 }

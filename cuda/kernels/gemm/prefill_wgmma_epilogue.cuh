@@ -42,16 +42,10 @@ struct PrefillEpilogue {
   __device__ __forceinline__ void finish(const Sums& sums, int32_t tile, int32_t token0, int32_t partition, bool half,
                                          StageCursor& cursor) {
     if (tile >= p.tiles) return pipeline.pass(cursor);
-    switch (p.epilogue) {
-      case Epilogue::kStoreF32: return end_rows<Epilogue::kStoreF32>(sums, tile, token0, partition, cursor);
-      case Epilogue::kAddF32: return end_rows<Epilogue::kAddF32>(sums, tile, token0, partition, cursor);
-      case Epilogue::kStoreAct: return end_rows<Epilogue::kStoreAct>(sums, tile, token0, partition, cursor);
-      case Epilogue::kSwiGLU:
-        // The gate's warps finish the first half of the tokens.
-        if (pipeline.panel < half_panels) return end_half<true>(sums, tile, token0, true, cursor);
-        return end_half<false>(sums, tile, token0, !half, cursor);
-      case Epilogue::kHeads: return pipeline.pass(cursor);
-    }
+    if (!p.pair) return end_rows(sums, tile, token0, partition, cursor);
+    // The gate's warps finish the first half of the tokens.
+    if (pipeline.panel < half_panels) return end_half<true>(sums, tile, token0, true, cursor);
+    end_half<false>(sums, tile, token0, !half, cursor);
   }
 
   // Releases the last epilogue stage.
@@ -114,7 +108,6 @@ struct PrefillEpilogue {
   }
 
   // Finishes a partition of a tile of one weight, 64 rows for each warpgroup.
-  template <Epilogue kind>
   __device__ __forceinline__ void end_rows(const Sums& sums, int32_t tile, int32_t token0, int32_t partition, StageCursor& cursor) {
     int32_t index;
     const int32_t first = pipeline.first_row(tile, index), row = first + pipeline.panel * kPanelRows + g();
@@ -122,34 +115,33 @@ struct PrefillEpilogue {
     const KernelTarget& target = p.targets[index];
     float bias[2];
     biases(target, row, bias, partition);
-    const bool announces = kind == Epilogue::kAddF32 && partition + 1 < p.partitions;
+    const bool adds = p.epilogue == Epilogue::kAddF32, announces = adds && partition + 1 < p.partitions;
     if (!p.boxed_out) {
       // If one block does all partitions of a tile, its threads add to what they wrote themselves and need no
       // semaphore.
-      const bool others = kind == Epilogue::kAddF32 && p.concurrent;
+      const bool others = adds && p.concurrent;
       if (others && partition > 0) {
         if (w == 0 && elected()) pipeline.partitions.await(group, partition);
         __syncwarp();
         named_barrier(1 + group, 128);
       }
-      store_rows<kind>(target, sums, bias, row, token0 + t() * 2);
+      store_rows(target, sums, bias, row, token0 + t() * 2);
       if (others && announces) {
         named_barrier(1 + group, 128);
         unannounced = partition;
       }
       return;
     }
-    constexpr bool f32 = kind != Epilogue::kStoreAct;
-    constexpr int32_t piece = Layout::piece(kind), box = Layout::out_box(kind), lines = f32 ? 2 : 1;  // of 128 bytes a token
-    // For f32, row r of token n is in line r / 32, in the 16-byte piece r / 4 % 8 ^ n % 8 of it.
-    const uint32_t own = f32 ? w / 2 * (piece * 128) + t() * 256 + ((w % 2 * 4 + g() / 4) ^ t() * 2) * 16 + g() % 4 * 4 : column<128>(w);
+    constexpr int32_t piece = Layout::piece(false), box = Layout::out_box(false), lines = 2;  // of 128 bytes a token
+    // Row r of token n is in line r / 32, in the 16-byte piece r / 4 % 8 ^ n % 8 of it.
+    const uint32_t own = w / 2 * (piece * 128) + t() * 256 + ((w % 2 * 4 + g() / 4) ^ t() * 2) * 16 + g() % 4 * 4;
     const auto place = [&](uint32_t to, int32_t n, int32_t i) {
       return to + (own ^ static_cast<uint32_t>(i / 2 * 32 + i % 2 * 16)) + i % 2 * 128 + n * 1024;
     };
 #pragma unroll
-    for (int32_t epilogue_stage = 0; epilogue_stage < Layout::epilogue_stages(kind); ++epilogue_stage, cursor.next()) {
+    for (int32_t epilogue_stage = 0; epilogue_stage < Layout::epilogue_stages(false); ++epilogue_stage, cursor.next()) {
       constexpr int32_t most = piece / 8, together = box / 8;
-      const int32_t stage = cursor.stage, begin = epilogue_stage * most, count = Layout::piece_tokens(kind, epilogue_stage) / 8;
+      const int32_t stage = cursor.stage, begin = epilogue_stage * most, count = Layout::piece_tokens(false, epilogue_stage) / 8;
       const uint32_t to = pipeline.stage_memory + stage * Layout::stage + group * (piece * 128 * lines);
       pipeline.await(cursor);
 #pragma unroll
@@ -161,19 +153,13 @@ struct PrefillEpilogue {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
             y[n][i] = scaled(sums[(begin + n0 + n) * 4 + i], p.x_scale, bias[i / 2]);
-            if constexpr (kind == Epilogue::kAddF32) y[n][i] += load_shared_float(place(to, n0 + n, i));
+            if (adds) y[n][i] += load_shared_float(place(to, n0 + n, i));
           }
         }
 #pragma unroll
         for (int32_t n = 0; n < together; n += 2) {
-          if constexpr (f32) {
 #pragma unroll
-            for (int32_t i = 0; i < 8; ++i) store_shared4(place(to, n0 + n + i / 4, i % 4), __float_as_uint(y[n + i / 4][i % 4]));
-          } else {
-            const float(&z)[4] = y[n + 1];
-            store_columns(to + own + (n0 + n) * 1024, {ActOps<A>::pack(y[n][0], y[n][1]), ActOps<A>::pack(y[n][2], y[n][3]),
-                                                       ActOps<A>::pack(z[0], z[1]), ActOps<A>::pack(z[2], z[3])});
-          }
+          for (int32_t i = 0; i < 8; ++i) store_shared4(place(to, n0 + n + i / 4, i % 4), __float_as_uint(y[n + i / 4][i % 4]));
         }
       }
       shared_fence();
@@ -195,7 +181,6 @@ struct PrefillEpilogue {
 
   // Writes rows row and row + 8 of two tokens in every eight, from `token` on. The residual is read for up to 32
   // elements at a time.
-  template <Epilogue kind>
   __device__ __forceinline__ void store_rows(const KernelTarget& target, const Sums& sums, const float (&bias)[2], int32_t row,
                                              int32_t token) const {
     const bool has[2] = {row < target.rows, row + 8 < target.rows};
@@ -209,10 +194,8 @@ struct PrefillEpilogue {
         for (int32_t i = 0; i < 4; ++i) {
           y[n][i] = scaled(sums[(n0 + n) * 4 + i], p.x_scale, bias[i / 2]);
           const int32_t token_index = token + (n0 + n) * 8 + i % 2;
-          if constexpr (kind == Epilogue::kAddF32) {
-            if (has[i / 2] && token_index < p.tokens)
-              y[n][i] += static_cast<const float*>(target.out)[token_index * target.out_stride + row + i / 2 * 8];
-          }
+          if (p.epilogue == Epilogue::kAddF32 && has[i / 2] && token_index < p.tokens)
+            y[n][i] += static_cast<const float*>(target.out)[token_index * target.out_stride + row + i / 2 * 8];
         }
       }
 #pragma unroll
@@ -222,8 +205,7 @@ struct PrefillEpilogue {
           const int32_t token_index = token + (n0 + n) * 8 + i % 2;
           if (!has[i / 2] || token_index >= p.tokens) continue;
           const int64_t place = token_index * target.out_stride + row + i / 2 * 8;
-          if constexpr (kind == Epilogue::kStoreAct) static_cast<A*>(target.out)[place] = A(y[n][i]);
-          else static_cast<float*>(target.out)[place] = y[n][i];
+          static_cast<float*>(target.out)[place] = y[n][i];
         }
       }
     }
@@ -234,9 +216,8 @@ struct PrefillEpilogue {
   // every warp hands over. stores: whether those tokens exist.
   template <bool gate>
   __device__ __forceinline__ void end_half(const Sums& sums, int32_t tile, int32_t token0, bool stores, StageCursor& cursor) {
-    constexpr Epilogue kind = Epilogue::kSwiGLU;
     constexpr int32_t half = tokens / 16, kept = gate ? 0 : half, given = gate ? half : 0;  // in units of eight tokens
-    constexpr int32_t piece = Layout::piece(kind), box = Layout::out_box(kind), width = half_panels * 32;
+    constexpr int32_t piece = Layout::piece(true), box = Layout::out_box(true), width = half_panels * 32;
     constexpr int32_t most = piece / 8, together = box / 8;
     const int32_t within = pipeline.panel % half_panels, first = tile * (rows / 2), row = first + within * kPanelRows + g();
     const KernelTarget& target = p.targets[0];
@@ -247,8 +228,8 @@ struct PrefillEpilogue {
     for (float& b : bias[1]) b *= p.pair_share;
     const uint32_t own = column<width>(within);
 #pragma unroll
-    for (int32_t epilogue_stage = 0; epilogue_stage < Layout::epilogue_stages(kind); ++epilogue_stage, cursor.next()) {
-      const int32_t stage = cursor.stage, begin = epilogue_stage * most, count = Layout::piece_tokens(kind, epilogue_stage) / 8;
+    for (int32_t epilogue_stage = 0; epilogue_stage < Layout::epilogue_stages(true); ++epilogue_stage, cursor.next()) {
+      const int32_t stage = cursor.stage, begin = epilogue_stage * most, count = Layout::piece_tokens(true, epilogue_stage) / 8;
       const uint32_t results = pipeline.stage_memory + stage * Layout::stage, to = results + (gate ? 0 : piece * width);
       const uint32_t handoff = results + 2 * piece * width + pipeline.lane * 16;
       const auto hand = [&](bool of_gate, int32_t n) { return handoff + (((of_gate ? 0 : half_panels) + within) * most + n) * 512; };

@@ -176,8 +176,7 @@ WgmmaKernel prefill_wgmma_kernel_of() {
           Layout::threads,
           tokens,
           rows,
-          {Layout::out_box(Epilogue::kStoreF32), Layout::out_box(Epilogue::kStoreAct), Layout::out_box(Epilogue::kAddF32),
-           Layout::out_box(Epilogue::kSwiGLU)}};
+          {Layout::out_box(false), Layout::out_box(true)}};
 }
 #else
 template <int32_t T, class A, int32_t form>

@@ -51,28 +51,28 @@ struct PrefillLayout {
   // The epilogue borrows stages of the pipeline, each for a piece of the tile's tokens; of a pair, each half of the
   // warps finishes half of the tokens and has pieces of its own. epilogue_bytes: of a token in a piece: its sums or
   // results; of a pair the sums that the halves exchange, and the results.
-  __host__ __device__ static constexpr int32_t epilogue_bytes(Epilogue epilogue) {
-    return rows_ * (epilogue == Epilogue::kSwiGLU ? 6 : epilogue == Epilogue::kStoreAct ? 2 : 4);
+  __host__ __device__ static constexpr int32_t epilogue_bytes(bool pair) {
+    return rows_ * (pair ? 6 : 4);
   }
-  __host__ __device__ static constexpr int32_t epilogue_tokens(Epilogue epilogue) {
-    return epilogue == Epilogue::kSwiGLU ? tokens / 2 : tokens;
+  __host__ __device__ static constexpr int32_t epilogue_tokens(bool pair) {
+    return pair ? tokens / 2 : tokens;
   }
   // Tokens of a TMA box of results.
-  __host__ __device__ static constexpr int32_t out_box(Epilogue epilogue) {
-    return epilogue_tokens(epilogue) >= 32 && stage / epilogue_bytes(epilogue) >= 32 ? 32 : 16;
+  __host__ __device__ static constexpr int32_t out_box(bool pair) {
+    return epilogue_tokens(pair) >= 32 && stage / epilogue_bytes(pair) >= 32 ? 32 : 16;
   }
-  __host__ __device__ static constexpr int32_t epilogue_stages(Epilogue epilogue) {
-    const int32_t most = stage / epilogue_bytes(epilogue) / out_box(epilogue) * out_box(epilogue);
-    return (epilogue_tokens(epilogue) + most - 1) / most;
+  __host__ __device__ static constexpr int32_t epilogue_stages(bool pair) {
+    const int32_t most = stage / epilogue_bytes(pair) / out_box(pair) * out_box(pair);
+    return (epilogue_tokens(pair) + most - 1) / most;
   }
   // Tokens of every piece but the last, which may have fewer.
-  __host__ __device__ static constexpr int32_t piece(Epilogue epilogue) {
-    const int32_t boxes = epilogue_tokens(epilogue) / out_box(epilogue);
-    return (boxes + epilogue_stages(epilogue) - 1) / epilogue_stages(epilogue) * out_box(epilogue);
+  __host__ __device__ static constexpr int32_t piece(bool pair) {
+    const int32_t boxes = epilogue_tokens(pair) / out_box(pair);
+    return (boxes + epilogue_stages(pair) - 1) / epilogue_stages(pair) * out_box(pair);
   }
-  __host__ __device__ static constexpr int32_t piece_tokens(Epilogue epilogue, int32_t i) {
-    const int32_t left = epilogue_tokens(epilogue) - i * piece(epilogue);
-    return left < piece(epilogue) ? left : piece(epilogue);
+  __host__ __device__ static constexpr int32_t piece_tokens(bool pair, int32_t i) {
+    const int32_t left = epilogue_tokens(pair) - i * piece(pair);
+    return left < piece(pair) ? left : piece(pair);
   }
   static_assert(stages >= 3);
   // If two warpgroups multiply, a third donates its registers to them. If one multiplies without helpers, half of an

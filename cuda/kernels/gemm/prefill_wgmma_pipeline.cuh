@@ -152,22 +152,22 @@ struct PrefillPipeline {
   // Hands stages to the epilogue of a partition, filled with the residual, if any, as f32 in boxes of 32 rows. The
   // blocks of a cluster also copy 16 bytes for one another into each of these stages. They are never read; they tell
   // each block that all its peers have come this far, because only then may it hand the stage back to them.
-  template <Epilogue epilogue>
+  template <bool pair>
   __device__ __forceinline__ void fill_epilogue_stages(const Share& own, int32_t tile, int32_t token0, int32_t partition,
                                                        StageCursor& cursor) const {
-    constexpr int32_t piece = Layout::piece(epilogue), box_tokens = Layout::out_box(epilogue);
-    const bool adds = epilogue == Epilogue::kAddF32 && tile < p.tiles;
+    constexpr int32_t piece = Layout::piece(pair), box_tokens = Layout::out_box(pair);
+    const bool adds = !pair && p.epilogue == Epilogue::kAddF32 && tile < p.tiles;
     int32_t target;
     const int32_t row = first_row(min(tile, p.tiles - 1), target);
     // Before stages go to partitions whose stores a semaphore announces later: its return to 0 must come first.
     for (int32_t group = 0; adds && partition > 0 && group < rows / 64; ++group) partitions.await(group, partition);
-    for (int32_t i = 0; i < Layout::epilogue_stages(epilogue); ++i, cursor.next()) {
-      const int32_t count = Layout::piece_tokens(epilogue, i);
+    for (int32_t i = 0; i < Layout::epilogue_stages(pair); ++i, cursor.next()) {
+      const int32_t count = Layout::piece_tokens(pair, i);
       const uint32_t to = stage_memory + cursor.stage * Layout::stage, done = full + cursor.stage * 8;
       barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
       barrier_expect(done, peers(p) * 16 + (adds ? count * rows * 4 : 0));
       bulk_copy(spare, p.targets[0].data, 16, done, own.for_peers);
-      if constexpr (epilogue == Epilogue::kAddF32) {
+      if constexpr (!pair) {
         for (int32_t box = 0; adds && box < rows / 32 * (count / box_tokens); ++box) {
           const int32_t line = box % (rows / 32), n = box / (rows / 32) * box_tokens;
           tensor_copy(to + (line * piece + n) * 128, &maps.out[target], row + line * 32, token0 + i * piece + n, done);
@@ -177,18 +177,13 @@ struct PrefillPipeline {
   }
   __device__ __forceinline__ void fill_epilogue_stages(const Share& own, int32_t tile, int32_t token0, int32_t partition,
                                                        StageCursor& cursor) const {
-    if (p.pair) return fill_epilogue_stages<Epilogue::kSwiGLU>(own, tile, token0, partition, cursor);
-    if (!p.boxed_out) return;
-    if (p.epilogue == Epilogue::kStoreAct) fill_epilogue_stages<Epilogue::kStoreAct>(own, tile, token0, partition, cursor);
-    else if (p.epilogue == Epilogue::kStoreF32) fill_epilogue_stages<Epilogue::kStoreF32>(own, tile, token0, partition, cursor);
-    else fill_epilogue_stages<Epilogue::kAddF32>(own, tile, token0, partition, cursor);
+    if (p.pair) fill_epilogue_stages<true>(own, tile, token0, partition, cursor);
+    else if (p.boxed_out) fill_epilogue_stages<false>(own, tile, token0, partition, cursor);
   }
 
   // Returns how many stages every epilogue takes.
   __device__ __forceinline__ int32_t epilogue_stages() const {
-    if (p.pair) return Layout::epilogue_stages(Epilogue::kSwiGLU);
-    if (!p.boxed_out) return 0;
-    return p.epilogue == Epilogue::kStoreAct ? Layout::epilogue_stages(Epilogue::kStoreAct) : Layout::epilogue_stages(Epilogue::kStoreF32);
+    return p.pair ? Layout::epilogue_stages(true) : p.boxed_out ? Layout::epilogue_stages(false) : 0;
   }
 
   // Runs in one thread.
@@ -237,7 +232,7 @@ struct PrefillPipeline {
   // each of the first units. Later partitions find the stored sums there.
   static constexpr bool kFetchesSums = rows * tokens >= 128 * 128;
   __device__ __forceinline__ void fetch_sum(int32_t tile, int32_t token0, int32_t unit) const {
-    constexpr int32_t box = Layout::out_box(Epilogue::kAddF32), across = rows / 32;
+    constexpr int32_t box = Layout::out_box(false), across = rows / 32;
     if (p.epilogue != Epilogue::kAddF32 || !p.boxed_out || tile >= p.tiles || unit >= across * (tokens / box)) return;
     int32_t target;
     const int32_t row = first_row(tile, target);

@@ -124,7 +124,6 @@ struct SkinnyReduction {
         switch (p.epilogue) {
           case Epilogue::kStoreF32: static_cast<float*>(target.out)[element] = y[i]; break;
           case Epilogue::kAddF32: static_cast<float*>(target.out)[element] = before[k][i] + y[i]; break;
-          case Epilogue::kStoreAct: static_cast<A*>(target.out)[element] = A(y[i]); break;
           case Epilogue::kSwiGLU:
           case Epilogue::kHeads: break;
         }
