@@ -44,8 +44,8 @@ struct PrefillEpilogue {
     if (tile >= p.tiles) return pipeline.pass(cursor);
     if (!p.pair) return end_rows(sums, tile, token0, partition, cursor);
     // The gate's warps finish the first half of the tokens.
-    if (pipeline.panel < half_panels) return end_half<true>(sums, tile, token0, true, cursor);
-    end_half<false>(sums, tile, token0, !half, cursor);
+    const bool gate = pipeline.panel < half_panels;
+    end_half(sums, gate, tile, token0, gate || !half, cursor);
   }
 
   // Releases the last epilogue stage.
@@ -213,10 +213,13 @@ struct PrefillEpilogue {
 
   // Finishes a tile of a pair: each half of the warps hands the other its sums of half of the tokens, and finishes the
   // rest. An epilogue stage holds the results of the gate's half for a piece, those of the up's half, and then what
-  // every warp hands over. stores: whether those tokens exist.
-  template <bool gate>
-  __device__ __forceinline__ void end_half(const Sums& sums, int32_t tile, int32_t token0, bool stores, StageCursor& cursor) {
-    constexpr int32_t half = tokens / 16, kept = gate ? 0 : half, given = gate ? half : 0;  // in units of eight tokens
+  // every warp hands over. gate: whether this warp has the gate's rows. stores: whether those tokens exist.
+  __device__ __forceinline__ void end_half(const Sums& sums, bool gate, int32_t tile, int32_t token0, bool stores, StageCursor& cursor) {
+    constexpr int32_t half = tokens / 16;  // in units of eight tokens
+    const int32_t kept = gate ? 0 : half;
+    // Returns sum i of eight tokens n of the half that this warp keeps, or gives. Both are selected from registers.
+    const auto of_kept = [&](int32_t n, int32_t i) { return gate ? sums[n * 4 + i] : sums[(half + n) * 4 + i]; };
+    const auto of_given = [&](int32_t n, int32_t i) { return gate ? sums[(half + n) * 4 + i] : sums[n * 4 + i]; };
     constexpr int32_t piece = Layout::piece(true), box = Layout::out_box(true), width = half_panels * 32;
     constexpr int32_t most = piece / 8, together = box / 8;
     const int32_t within = pipeline.panel % half_panels, first = tile * (rows / 2), row = first + within * kPanelRows + g();
@@ -237,9 +240,9 @@ struct PrefillEpilogue {
 #pragma unroll
       for (int32_t n = 0; n < most; ++n) {
         if (n >= count) break;
-        const int32_t from = (given + begin + n) * 4;
-        store_shared16(hand(gate, n), make_uint4(__float_as_uint(sums[from]), __float_as_uint(sums[from + 1]),
-                                                 __float_as_uint(sums[from + 2]), __float_as_uint(sums[from + 3])));
+        const int32_t from = begin + n;
+        store_shared16(hand(gate, n), make_uint4(__float_as_uint(of_given(from, 0)), __float_as_uint(of_given(from, 1)),
+                                                 __float_as_uint(of_given(from, 2)), __float_as_uint(of_given(from, 3))));
       }
       named_barrier(3, Layout::warps * 32);
 #pragma unroll
@@ -254,7 +257,7 @@ struct PrefillEpilogue {
           const uint32_t bits[4] = {consumed[n].x, consumed[n].y, consumed[n].z, consumed[n].w};
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
-            const float mine = sums[(kept + begin + n0 + n) * 4 + i], other = __uint_as_float(bits[i]);
+            const float mine = of_kept(begin + n0 + n, i), other = __uint_as_float(bits[i]);
             const float y0 = scaled(gate ? mine : other, p.x_scale, bias[0][i / 2]);
             const float y1 = scaled(gate ? other : mine, up_scale, bias[1][i / 2]);
             y[n][i] = activated(y0, p.gelu != 0) * y1;
