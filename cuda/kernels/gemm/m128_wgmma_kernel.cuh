@@ -102,44 +102,19 @@ struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
     }
   }
 
-  __device__ __forceinline__ void load(uint32_t (&a)[4][4], const StageCursor& cursor) const {
-    const uint32_t panel = stage_memory + cursor.stage * Layout::stage + warp * Layout::panel;
-#pragma unroll
-    for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], panel, step, lane);
+  __device__ __forceinline__ void await(const StageCursor& cursor) const { barrier_wait(full + cursor.stage * 8, cursor.phase); }
+  __device__ __forceinline__ uint64_t rows_at(int32_t stage) const {
+    return swizzled_rows(stage_memory + stage * Layout::stage + Layout::weights);
   }
+  __device__ __forceinline__ void release_unit(int32_t stage) const { warp_release(empty + stage * 8, lane); }
 
-  __device__ __forceinline__ void release(int32_t stage) const {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(empty + stage * 8);
-  }
-
-  // Adds the products of `units` units. The next unit's fragments are loaded while this unit's products run.
+  // Adds the products of `units` units.
   __device__ __forceinline__ void multiply(Sums& acc, StageCursor& cursor, int32_t units) const {
-    if (units == 0) return;
-    uint32_t a[2][4][4];
-    barrier_wait(full + cursor.stage * 8, cursor.phase);
-    load(a[0], cursor);
-#pragma unroll 1
-    for (int32_t unit = 0; unit < units; unit += 2) {
+    multiply_units<A>(*this, acc, cursor, units, [&](uint32_t (&a)[4][4], int32_t stage, int32_t) {
 #pragma unroll
-      for (int32_t i = 0; i < 2; ++i) {
-        if (unit + i >= units) break;
-        const int32_t stage = cursor.stage;
-        const uint64_t rows = swizzled_rows(stage_memory + stage * Layout::stage + Layout::weights);
-        wgmma_fence();
-#pragma unroll
-        for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[i][step], rows + step * 2);
-        wgmma_commit();
-        cursor.next();
-        if (unit + i + 1 < units) {
-          barrier_wait(full + cursor.stage * 8, cursor.phase);
-          load(a[1 - i], cursor);
-        }
-        wgmma_wait<0>();
-        wgmma_keep(a[i]);
-        release(stage);
-      }
-    }
+      for (int32_t step = 0; step < 4; ++step)
+        load_fragment(a[step], stage_memory + stage * Layout::stage + warp * Layout::panel, step, lane);
+    });
   }
 
   __device__ __forceinline__ void consume() const {

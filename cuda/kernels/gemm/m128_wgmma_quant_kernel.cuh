@@ -181,10 +181,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   __device__ __forceinline__ int32_t issue(Sums& acc, const uint32_t (&a)[4][4], Cursors& cursor) const {
     const int32_t stage = cursor.rows.stage;
     barrier_wait(full + stage * 8, cursor.rows.phase);
-    wgmma_fence();
-#pragma unroll
-    for (int32_t step = 0; step < 4; ++step) wgmma_m64<__half>(acc, a[step], rows_at(stage, 0) + step * 2);
-    wgmma_commit();
+    issue_unit<__half>(acc, a, rows_at(stage, 0));
     release_weights(cursor);
     cursor.rows.next();
     return stage;

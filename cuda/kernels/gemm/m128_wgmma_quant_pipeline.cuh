@@ -158,10 +158,7 @@ struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, share, kM128QuantS
     return headers + header_slot * Layout::header + warp * f.header;
   }
 
-  __device__ __forceinline__ void release(uint32_t barrier) const {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(barrier);
-  }
+  __device__ __forceinline__ void release(uint32_t barrier) const { warp_release(barrier, lane); }
 };
 
 #endif

@@ -10,10 +10,10 @@
 
 #include "kernels/act.cuh"
 #include "kernels/gemm/m128_wgmma.h"
+#include "kernels/gemm/pipeline.cuh"
 #include "kernels/gemm/prefill_wgmma.h"
 #include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/targets.cuh"
-#include "kernels/gemm/wgmma.cuh"
 
 namespace mr::cuda {
 
@@ -74,12 +74,8 @@ struct M128Reduction {
   }
   // Releases a stage that has tokens, in every block that loads some of them.
   __device__ __forceinline__ void release_tokens(uint32_t barrier) const {
-    __syncwarp();
-    if constexpr (whole) {
-      if (lane < cluster) barrier_arrive_at(barrier, lane);
-    } else {
-      if (lane == 0) barrier_arrive(barrier);
-    }
+    if constexpr (whole) warp_release(barrier, lane, cluster);
+    else warp_release(barrier, lane);
   }
   // Copies a box of columns of a tile's tokens, or, if the blocks share them, of half of the tokens for both. bytes: of all
   // tokens.

@@ -81,8 +81,7 @@ struct PrefillFragments {
               const uint4 v = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
               store_shared16(handoff + slot * 2048 + step * 512 + pipeline.lane * 16, v);
             }
-            __syncwarp();
-            if (pipeline.lane == 0) barrier_arrive(ready + slot * 8);
+            warp_release(ready + slot * 8, pipeline.lane);
             to.next();
           } else if (unit % f.units == 0) {
             open(header, cursor.stage);
@@ -101,8 +100,7 @@ struct PrefillFragments {
     barrier_wait(ready + slot * 8, from.phase);
 #pragma unroll
     for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], handoff + slot * 2048, step, pipeline.lane);
-    __syncwarp();
-    if (pipeline.lane == 0) barrier_arrive(consumed + slot * 8);
+    warp_release(consumed + slot * 8, pipeline.lane);
     from.next();
   }
 };

@@ -29,17 +29,8 @@ struct PrefillBlock {
   const WgmmaParams& p;
   const Pipeline& pipeline;
 
-  // half: only the first half of the tile's tokens has sums.
-  template <bool half>
-  __device__ __forceinline__ void issue(Sums& sums, const uint32_t (&a)[4][4], int32_t stage) const {
-    const uint64_t tokens_at = swizzled_rows(pipeline.stage_memory + stage * Layout::stage + Layout::weights);
-    wgmma_fence();
-#pragma unroll
-    for (int32_t step = 0; step < 4; ++step) {
-      if constexpr (half) wgmma_m64n128<A>(sums, a[step], tokens_at + step * 2);
-      else wgmma_m64<A>(sums, a[step], tokens_at + step * 2);
-    }
-    wgmma_commit();
+  __device__ __forceinline__ uint64_t rows_at(int32_t stage) const {
+    return swizzled_rows(pipeline.stage_memory + stage * Layout::stage + Layout::weights);
   }
 
   __device__ __forceinline__ void consume(const PrefillFragments<T, A, rows, tokens>& fragments,
@@ -56,7 +47,7 @@ struct PrefillBlock {
       cursor.next();
       return stage;
     };
-    // Adds the products of a partition's units.
+    // Adds the products of a partition's units; half: of the first half of the tile's tokens alone.
     const auto multiply = [&](Sums& sums, int32_t units, auto half) {
       uint32_t a[2][4][4];
       int32_t next = fetch(a[0], 0, false);
@@ -69,7 +60,7 @@ struct PrefillBlock {
           for (int32_t i = 0; i < 2; ++i) {
             if (unit + i >= units) break;
             const int32_t stage = next;
-            issue<decltype(half)::value>(sums, a[i], stage);
+            issue_unit<A, decltype(half)::value>(sums, a[i], rows_at(stage));
             if (i == 0) epilogue.settle();
             // Make the next unit's fragments while this unit's products run.
             if (unit + i + 1 < units) next = fetch(a[1 - i], unit + i + 1, i == 0);

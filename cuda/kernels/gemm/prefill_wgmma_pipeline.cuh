@@ -5,10 +5,10 @@
 // the epilogue.
 #pragma once
 
+#include "kernels/gemm/pipeline.cuh"
 #include "kernels/gemm/prefill_wgmma_layout.cuh"
 #include "kernels/gemm/prefill_wgmma_partitions.cuh"
 #include "kernels/gemm/targets.cuh"
-#include "kernels/gemm/wgmma.cuh"
 #include "kernels/launch.h"
 
 namespace mr::cuda {

@@ -52,9 +52,9 @@ struct SkinnyFolded {
     pipeline.await(cursor.rows);
     const int32_t stage = cursor.rows.stage;
     wgmma_fence();
-    wgmma_m64<A, u != 0>(block.products, a[0], pipeline.rows_at(cursor.rows));
+    wgmma_m64<A, u != 0>(block.products, a[0], pipeline.rows_at(stage));
 #pragma unroll
-    for (int32_t step = 1; step < 4; ++step) wgmma_m64<A>(block.products, a[step], pipeline.rows_at(cursor.rows) + step * 2);
+    for (int32_t step = 1; step < 4; ++step) wgmma_m64<A>(block.products, a[step], pipeline.rows_at(stage) + step * 2);
     wgmma_commit();
     if constexpr (u == 3) {
       pipeline.release(pipeline.empty_weights, cursor.weights.stage);  // after products of the last loads (barrier_arrive)
@@ -63,7 +63,7 @@ struct SkinnyFolded {
     if constexpr (!with_sums) add_inputs<u>(block, pipeline.rows + stage * Layout::rows, pipeline.sums_at(cursor.input_sums));
     if constexpr (u > 0) {
       wgmma_wait<1>();
-      pipeline.release(pipeline.empty, before);
+      pipeline.release_unit(before);
     }
     before = stage;
     cursor.rows.next();
@@ -123,7 +123,7 @@ struct SkinnyFolded {
       wgmma_m64<__nv_bfloat16>(block.min_products, mins, input_sums + 2);
       wgmma_commit();
       wgmma_wait<1>();
-      pipeline.release(pipeline.empty, before);
+      pipeline.release_unit(before);
       wgmma_wait<0>();
       if constexpr (with_sums) pipeline.release(pipeline.empty_sums, cursor.input_sums.stage);
       cursor.input_sums.next();

@@ -39,34 +39,12 @@ struct SkinnyBlock {
     }
   }
 
-  // Adds the products of a slice's `units` units, the first of which begins a group. The next unit's fragments are made while
-  // this unit's products run.
+  // Adds the products of a slice's `units` units, the first of which begins a group.
   __device__ __forceinline__ void multiply(Sums& acc, StageCursor& cursor, int32_t units) const {
-    if (units == 0) return;
     GroupHeader<T> header;
-    uint32_t a[2][4][4];
-    pipeline.await(cursor);
-    load(a[0], header, pipeline.panel_at(cursor.stage), 0);
-#pragma unroll 1
-    for (int32_t unit = 0; unit < units; unit += 2) {
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) {
-        if (unit + i >= units) break;
-        const StageCursor current = cursor;
-        wgmma_fence();
-#pragma unroll
-        for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[i][step], pipeline.rows_at(current) + step * 2);
-        wgmma_commit();
-        cursor.next();
-        if (unit + i + 1 < units) {
-          pipeline.await(cursor);
-          load(a[1 - i], header, pipeline.panel_at(cursor.stage), (unit + i + 1) % f.units);
-        }
-        wgmma_wait<0>();
-        wgmma_keep(a[i]);
-        pipeline.release(pipeline.empty, current.stage);
-      }
-    }
+    multiply_units<A>(pipeline, acc, cursor, units, [&](uint32_t (&a)[4][4], int32_t stage, int32_t unit) {
+      load(a, header, pipeline.panel_at(stage), unit % f.units);
+    });
   }
 
   __device__ __forceinline__ void consume(SkinnyReduction<A, tokens>& reduction) const {

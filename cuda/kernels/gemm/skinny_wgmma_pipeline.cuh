@@ -157,12 +157,10 @@ struct SkinnyPipeline {
   __device__ __forceinline__ uint32_t sums_at(const InputSumsCursor& cursor) const {
     return exchange + (group * 2 + cursor.stage) * Layout::input_sums;
   }
-  __device__ __forceinline__ uint64_t rows_at(const StageCursor& cursor) const { return swizzled_rows(rows + cursor.stage * Layout::rows); }
+  __device__ __forceinline__ uint64_t rows_at(int32_t stage) const { return swizzled_rows(rows + stage * Layout::rows); }
   __device__ __forceinline__ void await(const StageCursor& cursor) const { barrier_wait(full + cursor.stage * 8, cursor.phase); }
-  __device__ __forceinline__ void release(uint32_t barriers, int32_t stage) const {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(barriers + stage * 8);
-  }
+  __device__ __forceinline__ void release(uint32_t barriers, int32_t stage) const { warp_release(barriers + stage * 8, lane); }
+  __device__ __forceinline__ void release_unit(int32_t stage) const { release(empty, stage); }
 };
 
 #endif

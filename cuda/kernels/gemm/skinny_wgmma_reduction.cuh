@@ -9,9 +9,9 @@
 
 #include "kernels/gemm/prefill_wgmma.h"
 #include "kernels/gemm/activation.cuh"
+#include "kernels/gemm/pipeline.cuh"
 #include "kernels/gemm/skinny_wgmma.h"
 #include "kernels/gemm/targets.cuh"
-#include "kernels/gemm/wgmma.cuh"
 #include "kernels/instructions.cuh"
 
 namespace mr::cuda {
