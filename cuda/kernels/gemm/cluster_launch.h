@@ -44,10 +44,25 @@ class ClusterLaunch {
   cudaLaunchAttribute attributes_[2] = {};
 };
 
-// Raises the kernel's shared memory limit, and returns how many of its clusters the current device can hold at once.
-inline cudaError_t prepare_clusters(const WgmmaKernel& kernel, int32_t blocks, int32_t* clusters) {
-  const cudaError_t error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
-  return error != cudaSuccess ? error : ClusterLaunch(kernel, 1, blocks, Stream{}).most(clusters);
+// PreparedClusters is a kernel of the current device whose clusters all have one number of blocks.
+struct PreparedClusters {
+  WgmmaKernel kernel;
+  int32_t clusters;  // that the device holds at once; 0: the kernel does not run here
+};
+
+// Finds the kernels of every type (index of kWeightFormats), activation type and form by find(index, act, form), raises their
+// shared memory limits, and counts their clusters.
+template <int32_t forms, class Find>
+cudaError_t prepare_clusters(PreparedClusters (&out)[kWeightTypeCount][2][forms], int32_t blocks, Find&& find) {
+  for (int32_t i = 0; i < kWeightTypeCount * 2 * forms; ++i) {
+    PreparedClusters& one = out[i / (2 * forms)][i / forms % 2][i % forms];
+    one = {find(i / (2 * forms), static_cast<Act>(i / forms % 2), i % forms), 0};
+    if (one.kernel.function == nullptr) continue;
+    cudaError_t error = cudaFuncSetAttribute(one.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, one.kernel.shared_bytes);
+    if (error == cudaSuccess) error = ClusterLaunch(one.kernel, 1, blocks, Stream{}).most(&one.clusters);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace mr::cuda

@@ -26,13 +26,8 @@ struct PreparedDevice {
 
 std::atomic<const PreparedDevice*> prepared[kMaxDevices];
 
-template <int32_t i = 0>
 GemvKernel find_kernel(int32_t type_index, Act act, GemvForm form) {
-  if constexpr (i < kWeightTypeCount) {
-    return i == type_index ? gemv_kernel<kWeightFormats[i].kernel()>(act, form) : find_kernel<i + 1>(type_index, act, form);
-  } else {
-    return {};
-  }
+  return with_kernel_type(type_index, [&](auto type) { return gemv_kernel<type.value>(act, form); });
 }
 
 cudaError_t prepare_device(int32_t device, PreparedDevice& out) {

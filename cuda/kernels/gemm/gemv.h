@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/gemm/gemm.h"
 
@@ -64,5 +65,22 @@ struct GemvKernel {
 // Defined once for each type, see instances/.
 template <int32_t T>
 GemvKernel gemv_kernel(Act act, GemvForm form);
+
+// Returns f(T as a type with a `value`) for the type T of the kernels of kWeightFormats[index].
+template <int32_t i = 0, class F>
+auto with_kernel_type(int32_t index, F&& f) {
+  constexpr std::integral_constant<int32_t, kWeightFormats[i].kernel()> type{};
+  if constexpr (i + 1 == kWeightTypeCount) return f(type);
+  else return index == i ? f(type) : with_kernel_type<i + 1>(index, f);
+}
+
+// Returns f(an element of the activation type), or an empty Kernel if weights of type T have none: quantised weights
+// multiply f16 activations alone.
+template <int32_t T, class Kernel, class F>
+Kernel with_multiplied_act(Act act, F&& f) {
+  if (act == Act::kF16) return f(__half{});
+  if constexpr (!quantised(T)) return f(__nv_bfloat16{});
+  else return {};
+}
 
 }  // namespace mr::cuda

@@ -185,12 +185,9 @@ GemvKernel gemv_kernel_for(GemvForm form) {
   return {};
 }
 
-// Quantised weights multiply f16 activations alone.
 template <int32_t T>
 GemvKernel gemv_kernel_of(Act act, GemvForm form) {
-  if (act == Act::kF16) return gemv_kernel_for<T, __half>(form);
-  if constexpr (Format<T>::is_float) return gemv_kernel_for<T, __nv_bfloat16>(form);
-  else return {};
+  return with_multiplied_act<T, GemvKernel>(act, [&](auto element) { return gemv_kernel_for<T, decltype(element)>(form); });
 }
 
 }  // namespace mr::cuda

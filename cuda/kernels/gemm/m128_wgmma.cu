@@ -16,40 +16,28 @@ namespace mr::cuda {
 #if MR_HOPPER
 namespace {
 
-struct PreparedM128 {
-  WgmmaKernel kernel;
-  int32_t clusters;  // clusters that the device holds at once; 0: the kernel does not run here
-};
-
-PreparedM128 prepared[kMaxDevices][kWeightTypeCount][2][kM128Shares];
-
-template <int32_t i = 0>
-WgmmaKernel find_quants_kernel(int32_t type, M128Share share) {
-  if constexpr (i < kWeightTypeCount) {
-    constexpr int32_t T = kWeightFormats[i].type;
-    if constexpr (quantised(T)) {
-      if (T == type) return m128_wgmma_quant_kernel<kernel_type(T)>(share);
-    }
-    return find_quants_kernel<i + 1>(type, share);
-  } else {
-    return {};
-  }
-}
+PreparedClusters prepared[kMaxDevices][kWeightTypeCount][2][kM128Shares];
 
 // Returns the kernel for a weight type, or null.
-WgmmaKernel find_kernel(int32_t type, Act act, M128Share share) {
-  if (quantised(type)) return act == Act::kF16 ? find_quants_kernel(type, share) : WgmmaKernel{};
+WgmmaKernel find_kernel(int32_t index, Act act, M128Share share) {
+  const int32_t type = kWeightFormats[index].type;
+  if (quantised(type)) {
+    return with_kernel_type(index, [&](auto of) {
+      if constexpr (quantised(of.value)) return act == Act::kF16 ? m128_wgmma_quant_kernel<of.value>(share) : WgmmaKernel{};
+      else return WgmmaKernel{};
+    });
+  }
   if (share != M128Share::kK) return {};
   if (type == kF16 && act == Act::kF16) return m128_wgmma_kernel_f16();
   return type == kBF16 && act == Act::kBF16 ? m128_wgmma_kernel_bf16() : WgmmaKernel{};
 }
 
-const PreparedM128& prepared_of(M128Share share, int32_t device, const GemmArgs& args, int32_t first) {
+const PreparedClusters& prepared_of(M128Share share, int32_t device, const GemmArgs& args, int32_t first) {
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   return prepared[device][type][static_cast<int32_t>(args.act)][static_cast<int32_t>(share)];
 }
 
-bool runs(const PreparedM128& m128, const GemmArgs& args, int32_t first) {
+bool runs(const PreparedClusters& m128, const GemmArgs& args, int32_t first) {
   return m128.clusters > 0 && (!reads_input_sums(args.targets[first].weight.type) || args.input_sums != nullptr);
 }
 
@@ -63,7 +51,7 @@ int64_t items_of(M128Share share, const GemmArgs& args, int64_t tiles) {
 // the tokens. Measured on one H200, 8B, 96 to 256 tokens: a round of 128 rows of weights that fold takes as long as 2.0
 // to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU). Other quantised weights are alike (q8_0: 2.9). A round of tiles with the
 // whole of K takes 31 to 32 us where one with half of K takes 18.3, and 35.6 with kSwiGLU (q8_0, 4 096 columns).
-int64_t m128_wgmma_time(M128Share share, const PreparedM128& m128, const GemmArgs& args, int32_t first, int64_t tiles) {
+int64_t m128_wgmma_time(M128Share share, const PreparedClusters& m128, const GemmArgs& args, int32_t first, int64_t tiles) {
   if (!runs(m128, args, first)) return INT64_MAX;
   const int64_t rounds = (items_of(share, args, tiles) + m128.clusters - 1) / m128.clusters;
   constexpr int64_t kRound = kM128Panels * kPanelRows + kM128Tokens, kSkinnyRound = kRound / 2;
@@ -93,18 +81,9 @@ M128Choice choose(int32_t device, const GemmArgs& args, int32_t first, int32_t l
 
 cudaError_t prepare_m128_wgmma(int32_t device) {
   if (!wgmma_available(device)) return cudaSuccess;
-  for (int32_t t = 0; t < kWeightTypeCount; ++t) {
-    for (int32_t a = 0; a < 2; ++a) {
-      for (int32_t share = 0; share < kM128Shares; ++share) {
-        PreparedM128& out = prepared[device][t][a][share];
-        out = {find_kernel(kWeightFormats[t].type, static_cast<Act>(a), static_cast<M128Share>(share)), 0};
-        if (out.kernel.function == nullptr) continue;
-        const cudaError_t error = prepare_clusters(out.kernel, kM128Cluster, &out.clusters);
-        if (error != cudaSuccess) return error;
-      }
-    }
-  }
-  return cudaSuccess;
+  return prepare_clusters(prepared[device], kM128Cluster, [](int32_t index, Act act, int32_t share) {
+    return find_kernel(index, act, static_cast<M128Share>(share));
+  });
 }
 
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
@@ -118,7 +97,7 @@ cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t firs
 }
 
 cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const PreparedM128& m128 = prepared_of(share, device, args, first);
+  const PreparedClusters& m128 = prepared_of(share, device, args, first);
   const int32_t type = args.targets[first].weight.type;
   if (!runs(m128, args, first)) return cudaErrorNotSupported;
   WgmmaParams p = wgmma_params(args, first, last, kM128Panels);

@@ -25,13 +25,8 @@ struct PreparedPrefill {
 PreparedPrefill prepared[kMaxDevices];
 PFN_cuTensorMapEncodeTiled_v12000 encode_tensor_map = nullptr;
 
-template <int32_t i = 0>
 WgmmaKernel find_kernel(int32_t type_index, Act act, int32_t form) {
-  if constexpr (i < kWeightTypeCount) {
-    return i == type_index ? prefill_wgmma_kernel<kWeightFormats[i].kernel()>(act, form) : find_kernel<i + 1>(type_index, act, form);
-  } else {
-    return {};
-  }
+  return with_kernel_type(type_index, [&](auto type) { return prefill_wgmma_kernel<type.value>(act, form); });
 }
 
 int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }

@@ -188,12 +188,9 @@ WgmmaKernel prefill_wgmma_kernel_for(int32_t form) {
   }
 }
 
-// Quantised weights multiply f16 activations alone.
 template <int32_t T>
 WgmmaKernel prefill_wgmma_kernel_for_act(Act act, int32_t form) {
-  if (act == Act::kF16) return prefill_wgmma_kernel_for<T, __half>(form);
-  if constexpr (Format<T>::is_float) return prefill_wgmma_kernel_for<T, __nv_bfloat16>(form);
-  else return {};
+  return with_multiplied_act<T, WgmmaKernel>(act, [&](auto element) { return prefill_wgmma_kernel_for<T, decltype(element)>(form); });
 }
 
 }  // namespace mr::cuda

@@ -16,26 +16,12 @@ namespace mr::cuda {
 #if MR_HOPPER
 namespace {
 
-struct PreparedSkinny {
-  WgmmaKernel kernel;
-  int32_t clusters;  // clusters that the device holds at once; 0: the kernel does not run here
-};
-
-PreparedSkinny prepared[kMaxDevices][kWeightTypeCount][2][kSkinnyForms];
-
-template <int32_t i = 0>
-WgmmaKernel find_kernel(int32_t type_index, Act act, int32_t form) {
-  if constexpr (i < kWeightTypeCount) {
-    return i == type_index ? skinny_wgmma_kernel<kWeightFormats[i].kernel()>(act, form) : find_kernel<i + 1>(type_index, act, form);
-  } else {
-    return {};
-  }
-}
+PreparedClusters prepared[kMaxDevices][kWeightTypeCount][2][kSkinnyForms];
 
 // SkinnyRun is how a kernel processes the tiles of a GEMM: in `rounds` of them for each cluster; 0 if it does not run
 // here.
 struct SkinnyRun {
-  const PreparedSkinny* kernel_at;
+  const PreparedClusters* kernel_at;
   int32_t token_tiles;
   int64_t items, rounds;
   bool with_sums = false;
@@ -43,7 +29,7 @@ struct SkinnyRun {
   int64_t time() const { return rounds == 0 ? INT64_MAX : rounds * (kSkinnyPanels * kPanelRows + kernel_at->kernel.tokens); }
 };
 
-SkinnyRun run_of(const PreparedSkinny& kernel_at, int32_t tiles, int32_t tokens) {
+SkinnyRun run_of(const PreparedClusters& kernel_at, int32_t tiles, int32_t tokens) {
   if (kernel_at.clusters == 0) return {&kernel_at, 0, 0, 0};
   const int32_t token_tiles = (tokens + kernel_at.kernel.tokens - 1) / kernel_at.kernel.tokens;
   const int64_t items = int64_t{tiles} * token_tiles;
@@ -69,18 +55,9 @@ SkinnyRun choose(int32_t device, const GemmArgs& args, int32_t first, int32_t ti
 
 cudaError_t prepare_skinny_wgmma(int32_t device) {
   if (!wgmma_available(device)) return cudaSuccess;
-  for (int32_t t = 0; t < kWeightTypeCount; ++t) {
-    for (int32_t a = 0; a < 2; ++a) {
-      for (int32_t form = 0; form < kSkinnyForms; ++form) {
-        PreparedSkinny& out = prepared[device][t][a][form];
-        out = {find_kernel(t, static_cast<Act>(a), form), 0};
-        if (out.kernel.function == nullptr) continue;
-        const cudaError_t error = prepare_clusters(out.kernel, kSkinnyCluster, &out.clusters);
-        if (error != cudaSuccess) return error;
-      }
-    }
-  }
-  return cudaSuccess;
+  return prepare_clusters(prepared[device], kSkinnyCluster, [](int32_t index, Act act, int32_t form) {
+    return with_kernel_type(index, [&](auto type) { return skinny_wgmma_kernel<type.value>(act, form); });
+  });
 }
 
 bool skinny_wgmma_available(int32_t device, int32_t type, Act act) {
