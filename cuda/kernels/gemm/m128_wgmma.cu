@@ -9,6 +9,7 @@
 
 #if MR_HOPPER
 #include "kernels/gemm/cluster_launch.h"
+#include "kernels/gemm/round_times.h"
 #endif
 
 namespace mr::cuda {
@@ -47,17 +48,12 @@ int64_t items_of(M128Share share, const GemmArgs& args, int64_t tiles) {
   return (tiles + together - 1) / together * ((args.tokens + kM128Tokens - 1) / kM128Tokens);
 }
 
-// Estimates the rounds of tiles of a launch in the unit of skinny_wgmma_time, whose tiles have half the rows and half
-// the tokens. Measured on one H200, 8B, 96 to 256 tokens: a round of 128 rows of weights that fold takes as long as 2.0
-// to 3.2 skinny rounds (2.8 to 3.1 with kSwiGLU). Other quantised weights are alike (q8_0: 2.9). A round of tiles with the
-// whole of K takes 31 to 32 us where one with half of K takes 18.3, and 35.6 with kSwiGLU (q8_0, 4 096 columns).
-int64_t m128_wgmma_time(M128Share share, const PreparedClusters& m128, const GemmArgs& args, int32_t first, int64_t tiles) {
+// Estimates a launch as its rounds of tiles times round_times.h.
+int64_t m128_wgmma_time(M128Share share, const PreparedClusters& m128, int32_t device, const GemmArgs& args, int32_t first, int64_t tiles) {
   if (!runs(m128, args, first)) return INT64_MAX;
   const int64_t rounds = (items_of(share, args, tiles) + m128.clusters - 1) / m128.clusters;
-  constexpr int64_t kRound = kM128Panels * kPanelRows + kM128Tokens, kSkinnyRound = kRound / 2;
-  const bool pair = args.epilogue == Epilogue::kSwiGLU, quants = quantised(args.targets[first].weight.type);
-  const int64_t round = quants ? kSkinnyRound * (pair ? 305 : 290) / 100 : kRound;
-  return rounds * (share == M128Share::kK ? round : round * (pair ? 195 : 172) / 100);
+  const RoundKernel kernel = share == M128Share::kK ? RoundKernel::kHalfOfK : RoundKernel::kWholeOfK;
+  return rounds * round_times(device).at(args.targets[first].weight.type, args.epilogue == Epilogue::kSwiGLU, kernel);
 }
 
 // M128Choice is the faster way to share, and its estimated time: INT64_MAX if no kernel runs.
@@ -71,7 +67,7 @@ M128Choice choose(int32_t device, const GemmArgs& args, int32_t first, int32_t l
   M128Choice best{M128Share::kK, INT64_MAX};
   for (int32_t i = 0; i < kM128Shares; ++i) {
     const M128Share share = static_cast<M128Share>(i);
-    const int64_t time = m128_wgmma_time(share, prepared_of(share, device, args, first), args, first, tiles);
+    const int64_t time = m128_wgmma_time(share, prepared_of(share, device, args, first), device, args, first, tiles);
     if (time < best.time) best = {share, time};
   }
   return best;
@@ -84,6 +80,10 @@ cudaError_t prepare_m128_wgmma(int32_t device) {
   return prepare_clusters(prepared[device], kM128Cluster, [](int32_t index, Act act, int32_t share) {
     return find_kernel(index, act, static_cast<M128Share>(share));
   });
+}
+
+int32_t m128_wgmma_clusters(M128Share share, int32_t device, int32_t type, Act act) {
+  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][static_cast<int32_t>(share)].clusters;
 }
 
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
@@ -136,6 +136,7 @@ cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs
 #else
 
 cudaError_t prepare_m128_wgmma(int32_t) { return cudaSuccess; }
+int32_t m128_wgmma_clusters(M128Share, int32_t, int32_t, Act) { return 0; }
 bool m128_wgmma_faster(int32_t, const GemmArgs&, int32_t, int32_t) { return false; }
 cudaError_t launch_m128_wgmma(int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 cudaError_t launch_m128_wgmma_as(M128Share, int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }

@@ -19,7 +19,9 @@ constexpr bool reads_input_sums(int32_t type) { return type == kQ4_K || type == 
 // first (few() of gemm.cu). kSkinnySingle has 128 tokens of one float type, for clusters that take a
 // single tile. kSkinnyWithSums has 64 tokens whose input sums are precomputed for all tiles (input_sums.h), for types
 // that fold.
-constexpr int32_t kSkinnyForms = 6, kSkinnySingle = 4, kSkinnyWithSums = 5;
+constexpr int32_t kSkinnyForms = 6, kSkinnySixtyFour = 3, kSkinnySingle = 4, kSkinnyWithSums = 5;
+// The form of many tokens.
+constexpr int32_t skinny_form(int32_t type) { return reads_input_sums(type) ? kSkinnyWithSums : kSkinnySixtyFour; }
 
 // Blocks that an SM holds at once. Tiles of more than 16 tokens, and the fragments of types that fold, need the
 // registers.
@@ -30,12 +32,15 @@ template <int32_t T>
 WgmmaKernel skinny_wgmma_kernel(Act act, int32_t form);
 
 // prepare and launch as in prefill_wgmma.h; prepare must come after prepare_prefill_wgmma. skinny_wgmma_available
-// returns whether the kernel runs on the device for a type. skinny_wgmma_time estimates a launch as the rows plus
-// tokens of the tiles that one cluster processes, since float tiles are bound by their bytes; INT64_MAX if no kernel
-// runs.
+// returns whether the kernel runs on the device for a type. skinny_wgmma_time estimates a launch of more than 64 tokens as
+// the rounds of tiles times round_times.h; INT64_MAX if no kernel runs.
 cudaError_t prepare_skinny_wgmma(int32_t device);
 bool skinny_wgmma_available(int32_t device, int32_t type, Act act);
 int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
+// Launches with a form: cudaErrorNotSupported if the type has not that form, or it needs input sums that are missing.
+cudaError_t launch_skinny_wgmma_as(int32_t form, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
+// Returns how many clusters of a form the device holds at once; 0 if it does not run there.
+int32_t skinny_wgmma_clusters(int32_t device, int32_t type, Act act, int32_t form);
 
 }  // namespace mr::cuda
