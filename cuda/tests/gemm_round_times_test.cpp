@@ -43,7 +43,7 @@ TEST(RoundTimes, StayIfRatiosAreImplausible) {
 TEST(RoundTimes, HaveARowForEveryType) {
   for (const WeightFormat& format : kWeightFormats) {
     for (const bool pair : {false, true}) {
-      EXPECT_EQ(kUnmeasured.at(format.type, pair, RoundKernel::kSkinny), 128);
+      EXPECT_GT(kUnmeasured.at(format.type, pair, RoundKernel::kSkinny), 0);
       EXPECT_GT(kUnmeasured.at(format.type, pair, RoundKernel::kWholeOfK), 0);
     }
   }

@@ -3,6 +3,7 @@
 #include "kernels/gemm/input_sums.h"
 #include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/prefill_wgmma.h"
+#include "kernels/gemm/round_times.h"
 #include "kernels/gemm/skinny_wgmma.h"
 #include "tests/gemm_fixture.h"
 
@@ -177,7 +178,8 @@ class Tiles : public testing::TestWithParam<int32_t> {
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
     if (sms == 132 && skinny_wgmma_available(device, GetParam(), args_.act)) {
-      ASSERT_EQ(skinny_wgmma_time(device, args_, 0, args_.count), 64 + kSkinnyMaxTokens);
+      const bool pair = args_.epilogue == Epilogue::kSwiGLU;
+      ASSERT_EQ(skinny_wgmma_time(device, args_, 0, args_.count), round_times(device).at(GetParam(), pair, RoundKernel::kSkinnySingle));
       ASSERT_FALSE(m128_wgmma_faster(device, args_, 0, args_.count));
     }
     ASSERT_TRUE(outputs(1) == outputs(tokens));

@@ -8,6 +8,7 @@
 #include "kernels/gemm/gemv.h"
 #include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/prefill_wgmma.h"
+#include "kernels/gemm/round_times.h"
 #include "kernels/gemm/skinny_wgmma.h"
 #include "millrace/engine.h"
 
@@ -169,16 +170,17 @@ int32_t few(int32_t type) {
   }
 }
 
-// Returns whether the prefill class's kernels compute targets of a type. The class of the row decides, whatever else is
-// in the batch, because a row's bits must not depend on its company. A build with MR_FREE_SPLITS instead picks the
-// kernel that is faster for the number of tokens, so its answers depend on the batch. It exists to measure what batch
-// invariance costs, and to prove that the tests detect its absence. Crossover: GEMMs of an 8B step take equally long in
-// both classes between 64 and 128 tokens (64-row tiles) for Q8_0 and Q4_K; for BF16 the decode class is faster up to
-// 128 at least.
-bool by_prefill(const GemmArgs& args, int32_t type) {
+// Returns whether the prefill class's kernels compute targets [first, last) on a device with wgmma. The class of the row
+// decides, whatever else is in the batch, because a row's bits must not depend on its company. A build with MR_FREE_SPLITS
+// instead takes the kernel and the K partitions that are expected to be faster for the number of tokens, so its answers depend
+// on the batch. It exists to measure what batch invariance costs, and to prove that the tests detect its absence.
+bool by_prefill(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
   if (!MR_FREE_SPLITS) return args.kind == GemmClass::kPrefill;
-  const bool unpacked = type == kF32 || type == kF16 || type == kBF16;
-  return args.tokens > (unpacked ? 256 : 96);
+  if (args.tokens <= 64 || args.tokens > 256) return args.tokens > 256;
+  const int64_t decode = std::min(skinny_wgmma_time(device, args, first, last), m128_wgmma_time(device, args, first, last));
+  if (decode == INT64_MAX) return true;
+  const PrefillShape shape = fastest_prefill_wgmma(device, args, first, last);
+  return prefill_wgmma_time(shape, device, args, first, last) / 1000 < decode * args.targets[first].weight.cols / kRoundCols;
 }
 
 bool valid(const GemmArgs& args) {
@@ -224,9 +226,9 @@ bool gemm_reads_input_sums(const GemmArgs& args) {
   const PreparedDevice* prepared_device = nullptr;
   if (args.input_sums == nullptr || args.tokens <= kMostUnsummed) return false;
   if (current(device, &prepared_device) != cudaSuccess || !wgmma_available(device)) return false;
-  return std::any_of(args.targets, args.targets + args.count, [&](const GemmTarget& target) {
-    return reads_input_sums(target.weight.type) && !by_prefill(args, target.weight.type);
-  });
+  for (int32_t i = 0; i < args.count; ++i)
+    if (reads_input_sums(args.targets[i].weight.type) && !by_prefill(device, args, i, i + 1)) return true;
+  return false;
 }
 
 bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
@@ -265,7 +267,7 @@ cudaError_t launch_gemm(const GemmArgs& args, const Stream& on) {
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
     last = first + 1;
     while (last < args.count && kernel_type(args.targets[last].weight.type) == kernel_type(args.targets[first].weight.type)) ++last;
-    if (wgmma && by_prefill(args, args.targets[first].weight.type)) {
+    if (wgmma && by_prefill(device, args, first, last)) {
       error = launch_prefill_wgmma(device, args, first, last, on);
     } else if (m128_wgmma_faster(device, args, first, last)) {
       error = launch_m128_wgmma(device, args, first, last, on);

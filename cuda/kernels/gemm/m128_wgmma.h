@@ -29,10 +29,11 @@ WgmmaKernel m128_wgmma_kernel_bf16();
 template <int32_t T>
 WgmmaKernel m128_wgmma_quant_kernel(M128Share share);
 
-// prepare and launch as in prefill_wgmma.h; prepare must come after prepare_prefill_wgmma. m128_wgmma_faster returns
-// whether the kernel runs on the device for the targets' type and is expected to take less time than
-// launch_skinny_wgmma.
+// prepare and launch as in prefill_wgmma.h; prepare must come after prepare_prefill_wgmma. m128_wgmma_time estimates a launch
+// with the faster way to share, as skinny_wgmma_time does. m128_wgmma_faster returns whether the kernel runs on the device for
+// the targets' type and is expected to take less time than launch_skinny_wgmma.
 cudaError_t prepare_m128_wgmma(int32_t device);
+int64_t m128_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
 // Returns how many clusters the device holds at once; 0 if the kernel does not run there.

@@ -61,8 +61,14 @@ int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_
   return units * (slowest + unpacking.turn) + kTile;
 }
 
-// Sets the cluster grid of a shape: p.row_clusters by p.token_tiles.
+void set_partitions(WgmmaParams& p, int32_t partitions) {
+  p.partitions = partitions;
+  p.partition_share = (uint32_t{1} << 31) / static_cast<uint32_t>(partitions) + 1;
+}
+
+// Sets the cluster grid of a shape, p.row_clusters by p.token_tiles, and its partitions.
 void lay_out(const PrefillShape& shape, WgmmaParams& p) {
+  if (shape.partitions > 0) set_partitions(p, shape.partitions);
   const auto [rows, tokens] = kPrefillFormList[shape.form];
   p.row_blocks = shape.cluster.rows;
   p.token_blocks = shape.cluster.tokens;
@@ -111,10 +117,15 @@ PrefillShape fastest_prefill_wgmma(int32_t device, const GemmArgs& args, int32_t
     const int32_t rows = kPrefillFormList[form].rows;
     if (form == 0 || rows != kPrefillFormList[form - 1].rows) p = wgmma_params(args, first, last, rows / kPanelRows);
     for (const PrefillCluster& cluster : kPrefillClusters) {
-      const int64_t time = gemm_time(prepared[device], type, args.act, {form, cluster}, p);
-      if (time >= least) continue;
-      least = time;
-      best = {form, cluster};
+      // A build that is free tries partitions of at least five groups, which are longer than the delay of an announcement.
+      const bool free = MR_FREE_SPLITS && args.epilogue == Epilogue::kAddF32 && args.semaphores != nullptr;
+      for (int32_t partitions = free ? 1 : 0; partitions <= (free ? std::max(p.units / kGroupUnits / 5, 1) : 0); ++partitions) {
+        const PrefillShape shape{form, cluster, partitions};
+        const int64_t time = gemm_time(prepared[device], type, args.act, shape, p);
+        if (time >= least) continue;
+        least = time;
+        best = shape;
+      }
     }
   }
   return best;
@@ -193,9 +204,8 @@ WgmmaParams wgmma_params(const GemmArgs& args, int32_t first, int32_t last, int3
   p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
   p.groups = (p.units + format.units - 1) / format.units;
   p.panel_bytes = int64_t{p.groups} * format.group_bytes();
-  p.partitions = args.epilogue == Epilogue::kAddF32 ? (p.units + kPartitionUnits - 1) / kPartitionUnits : 1;
+  set_partitions(p, args.epilogue == Epilogue::kAddF32 ? (p.units + kPartitionUnits - 1) / kPartitionUnits : 1);
   p.partition_groups = static_cast<uint32_t>(2 * divided(p.units, kGroupUnits));
-  p.partition_share = (uint32_t{1} << 31) / static_cast<uint32_t>(p.partitions) + 1;
   p.epilogue = args.epilogue;
   p.semaphores = args.semaphores;
   p.x_scale = args.x_scale;

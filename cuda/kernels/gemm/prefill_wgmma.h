@@ -68,6 +68,7 @@ constexpr int32_t kPrefillMostBlocks = 8;  // of a cluster
 struct PrefillShape {
   int32_t form;  // index into kPrefillFormList
   PrefillCluster cluster;
+  int32_t partitions = 0;  // 0: as gemm.h defines them. Others are for builds with MR_FREE_SPLITS
 };
 
 // A unit's weights are loaded plane by plane, each plane of half a tile's panels by one TMA copy, because the TMA unit

@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<const RoundTimes*> measured[kMaxDevices];
 
-constexpr int32_t kCols = 4096, kTokens = 128, kRounds = 2, kTries = 3;
+constexpr int32_t kCols = kRoundCols, kTokens = 128, kRounds = 2, kTries = 3;
 constexpr int64_t kWeightBytes = 160 << 20, kOutBytes = 24 << 20, kInputBytes = kTokens * kCols * 2;
 constexpr int32_t kTypes[kWeightKinds] = {kBF16, kQ8_0, kQ4_K};
 

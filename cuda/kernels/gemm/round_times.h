@@ -14,7 +14,7 @@ namespace mr::cuda {
 enum class RoundKernel : int32_t { kSkinny = 0, kSkinnySingle, kHalfOfK, kWholeOfK };
 constexpr int32_t kRoundKernels = 4;
 
-// RoundTimes[kind of weights][pair][kernel] are comparable within a row only. Kinds: float, rounded, folded.
+// RoundTimes are nanoseconds: [kind of weights][pair][kernel]. Kinds: float, rounded, folded.
 constexpr int32_t kWeightKinds = 3;
 constexpr int32_t weight_kind(int32_t type) { return !quantised(type) ? 0 : type == kQ4_K || type == kQ5_K ? 2 : 1; }
 struct RoundTimes {
@@ -25,10 +25,12 @@ struct RoundTimes {
   }
 };
 
-// Times measured on one H200, 4 096 columns, relative to 128 for kSkinny. A pair of whole K takes longer than one weight.
-constexpr RoundTimes kUnmeasured = {{{{128, 192, 256, 256}, {128, 192, 256, 256}},
-                                     {{128, 192, 371, 638}, {128, 192, 390, 760}},
-                                     {{128, 192, 371, 638}, {128, 192, 390, 760}}}};
+// Nanoseconds of a round of kRoundCols columns on one H200. Rows and tokens bound float tiles; a skinny round of quantised weights
+// takes about a third of one of 128 rows. A pair of whole K takes longer than one weight.
+constexpr int32_t kRoundCols = 4096;
+constexpr RoundTimes kUnmeasured = {{{{9'150, 13'725, 18'300, 18'300}, {9'150, 13'725, 18'300, 18'300}},
+                                     {{6'314, 9'471, 18'300, 31'470}, {6'006, 9'009, 18'300, 35'660}},
+                                     {{6'314, 9'471, 18'300, 31'470}, {6'006, 9'009, 18'300, 35'660}}}};
 
 // Replaces a row of times by measured ones, if the ratios to kSkinny are within a factor of two of the row's: others show that
 // something else ran on the device. A kernel that was not measured (0) keeps its ratio. Returns whether it replaced them.
