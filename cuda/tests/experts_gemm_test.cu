@@ -88,6 +88,7 @@ std::vector<uint32_t> multiply(const Call& run, const Choice& choice, const Stac
   args.pair_scale = run.pair_scale;
   args.activation = run.activation;
   EXPECT_EQ(launch_expert_gemm(args, Stream{}), cudaSuccess);
+  EXPECT_EQ(done.read<int32_t>()[0], 0) << "the plan's counter is not set back";
   const std::vector<uint8_t> bytes = out.read<uint8_t>();
   std::vector<uint32_t> bits;
   for (size_t p = 0; p < pairs; ++p) {

@@ -12,7 +12,8 @@
 //
 // A warp sums in ascending order of the columns, in f32. The bits are those of many_rows.cuh, because mma and wgmma agree
 // (gemm/mma_agreement.h). Products have 64, 96 or 128 columns, whichever hold the tile's pairs; what lies in columns without a pair does
-// not matter, because columns do not meet. Blocks are persistent: the next item's units arrive during the epilogue.
+// not matter, because columns do not meet. Blocks are persistent: the next item's units arrive during the epilogue. Tiles differ in cost,
+// so blocks take items from a counter, the first of the plan's; the order in which they do changes no bit.
 #pragma once
 
 #include "kernels/experts/grouped_epilogue.cuh"
@@ -34,13 +35,14 @@ struct ManyWgmmaLayout {
   static constexpr int32_t exchange_each = Format<T>::six_bits ? 2 * f.units * 256 : 0;  // of a warp: what publish() writes
   // Where a warp transposes 32 outputs of 8 pairs. Four words of padding: both ways meet every bank once.
   static constexpr int32_t output = (32 + 4) * 4, outputs = 8 * output;
-  static constexpr int32_t fixed = consumers * (exchange_each + outputs) + 128 + 1024;  // barriers; 1024: to align the stages
+  static constexpr int32_t works = 10 * 16;  // what items the stages are of, and two items on their way
+  static constexpr int32_t fixed = consumers * (exchange_each + outputs) + works + 128 + 1024;  // barriers; 1024: to align the stages
   static constexpr int32_t most = 227 * 1024, stages_that_fit = (most - fixed) / stage, stages = stages_that_fit > 8 ? 8 : stages_that_fit;
   static constexpr int32_t bytes = stages * stage + fixed;
   // Units whose rows are in flight. A unit is announced when the one this many after it has been requested, and consumers hold a
   // stage while they wait for the next one, so two stages fewer than there are at most.
   static constexpr int32_t in_flight = stages < 6 ? 2 : stages - 4;
-  static_assert(stages >= 4 && in_flight <= stages - 2 && slot % 16 == 0 && 2 * stages * 8 <= 128);
+  static_assert(stages >= 4 && in_flight <= stages - 2 && slot % 16 == 0 && stages <= 8);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -56,23 +58,36 @@ struct ManyWgmmaBlock {
 
   const GroupedParams& grouped;
   const GemvParams& p;
-  uint32_t stages, exchange, outputs, full, empty;  // addresses; full and empty: a barrier for each stage
+  uint32_t stages, exchange, outputs, works, full, empty;  // addresses; full and empty: a barrier for each stage
   int32_t warp, lane;
   const int32_t panels_each = p.pair != 0 ? Layout::panels / 2 : Layout::panels;  // of a target
   const int32_t panel_blocks = (p.targets[0].panels + panels_each - 1) / panels_each, units = p.groups * f.units;
-  int32_t tiles = 0, items = 0;
+  int32_t items = 0;
 
-  // Reads how many items there are, which the kernel ahead has written.
-  __device__ __forceinline__ void begin() {
-    grid_wait();
-    tiles = *grouped.plan.tile_count;
-    items = tiles * panel_blocks;
+  // Work is an item and its tile. Past the last item it has no tile.
+  struct Work {
+    int32_t item;
+    ExpertTile tile;
+  };
+  __device__ __forceinline__ Work work_of(int32_t item) const {
+    return {item, item < items ? grouped.plan.tiles[item / panel_blocks] : ExpertTile{}};
   }
-  __device__ __forceinline__ static int32_t first_item() { return static_cast<int32_t>(blockIdx.x); }
-  __device__ __forceinline__ static int32_t item_stride() { return static_cast<int32_t>(gridDim.x); }
+  __device__ __forceinline__ static void write(uint32_t to, const Work& w) {
+    store_shared16(to, make_uint4(static_cast<uint32_t>(w.item), static_cast<uint32_t>(w.tile.expert), static_cast<uint32_t>(w.tile.first),
+                                  static_cast<uint32_t>(w.tile.count)));
+  }
+  __device__ __forceinline__ static Work read(uint32_t from) {
+    const uint4 v = load_shared16(from);
+    return {static_cast<int32_t>(v.x), {static_cast<int32_t>(v.y), static_cast<int32_t>(v.z), static_cast<int32_t>(v.w)}};
+  }
 
-  // Returns the tile of an item, or the last tile if the item is past the last.
-  __device__ __forceinline__ ExpertTile tile_of(int32_t item) const { return grouped.plan.tiles[min(item / panel_blocks, tiles - 1)]; }
+  // A block's first item is its own number. Returns a further one, in one thread of a block for each item of the block: `items` times in
+  // all, so the last of them sets the counter back.
+  __device__ __forceinline__ int32_t next_item() const {
+    const int32_t taken = atomicAdd(grouped.plan.done, 1);
+    if (taken == items - 1) *grouped.plan.done = 0;
+    return static_cast<int32_t>(gridDim.x) + taken;
+  }
 
   // A block's panels are numbered by warp, two for each: of a pair, slot 2w is a panel of gate and 2w + 1 the same panel of up.
   __device__ __forceinline__ const KernelTarget& target(int32_t slot) const { return p.targets[p.pair != 0 ? slot % 2 : 0]; }
@@ -158,18 +173,20 @@ struct ManyWgmmaBlock {
     landed.next();
   }
 
-  // Runs in a producer warp.
-  __device__ __forceinline__ void produce() const {
+  // Runs in a producer warp, and begins with `work`. The stage after the last unit brings no unit, but work without a tile.
+  __device__ __forceinline__ void produce(Work work) const {
     StageCursor cursor, landed;
     int32_t unannounced = 0;
-    ExpertTile next = items > 0 ? tile_of(first_item()) : ExpertTile{};
-    for (int32_t item = first_item(); item < items; item += item_stride()) {
+    for (uint32_t way = works + Layout::stages * 16, turn = 0; work.item < items; turn ^= 16) {
       Feed feed;
-      aim(feed, next, item);
-      next = tile_of(item + item_stride());
+      aim(feed, work.tile, work.item);
 #pragma unroll 1
       for (int32_t unit = 0; unit < units; ++unit, cursor.next()) {
         barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
+        if (unit == 0 && thread() == 0) {
+          write(works + cursor.stage * 16, work);
+          write(way + turn, work_of(next_item()));
+        }
         if (elected()) request_weights(feed, unit, cursor.stage);
         __syncwarp();
         request_rows(feed, unit, cursor.stage);
@@ -181,16 +198,21 @@ struct ManyWgmmaBlock {
         copies_wait<Layout::in_flight>();
         announce(landed);
       }
+      // All producer warps have read what was in this place two items ago, because they have met since then.
+      named_barrier(1, Layout::producers * 32);
+      work = read(way + turn);
     }
+    barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
+    if (thread() == 0) write(works + cursor.stage * 16, work);
+    if (lane == 0) barrier_arrive(full + cursor.stage * 8);
     copies_wait<0>();
-    for (; unannounced > 0; --unannounced) announce(landed);
+    for (; unannounced >= 0; --unannounced) announce(landed);
   }
 
   // State is a consumer warp's position, and the fragments of its two panels: a[0] of the next unit, between units.
   struct State {
     StageCursor cursor;
     int32_t u = 0;  // of the unit in its group
-    int32_t left;   // units of the block
     GroupHeader<T> headers[2];
     uint32_t a[2][4][4];
   };
@@ -249,8 +271,8 @@ struct ManyWgmmaBlock {
       issue(acc[1], s.a[1], at.stage);
       s.cursor.next();
       s.u = (s.u + 1) % f.units;
-      if (--s.left > 0) await(s.cursor);
-      unpack<0>(s, s.cursor.stage);  // after the last unit of no use, but products do not wait for a branch
+      await(s.cursor);
+      unpack<0>(s, s.cursor.stage);  // after the last unit of no use
       await(at);
       wgmma_wait<0>();
       wgmma_keep(s.a[1]);
@@ -334,18 +356,13 @@ struct ManyWgmmaBlock {
 
   // Runs in a consumer warp.
   __device__ __forceinline__ void consume() const {
-    if (first_item() >= items) return;
     State s;
-    s.left = (items - first_item() + item_stride() - 1) / item_stride() * units;
-    ExpertTile tile = tile_of(first_item());
     await(s.cursor);
     unpack<0>(s, s.cursor.stage);
-    for (int32_t item = first_item(); item < items; item += item_stride()) {
-      const ExpertTile next = tile_of(item + item_stride());
-      if (tile.count <= 64) compute<64>(s, tile, item);
-      else if (tile.count <= 96) compute<96>(s, tile, item);
-      else compute<128>(s, tile, item);
-      tile = next;
+    for (Work work = read(works + s.cursor.stage * 16); work.item < items; work = read(works + s.cursor.stage * 16)) {
+      if (work.tile.count <= 64) compute<64>(s, work.tile, work.item);
+      else if (work.tile.count <= 96) compute<96>(s, work.tile, work.item);
+      else compute<128>(s, work.tile, work.item);
     }
   }
 };
@@ -362,7 +379,8 @@ __global__ void __launch_bounds__(ManyWgmmaLayout<T>::threads, 1) many_rows_wgmm
   block.stages = (kept_address(dynamic_memory()) + 1023) & ~1023u;
   block.exchange = block.stages + Layout::stages * Layout::stage;
   block.outputs = block.exchange + Layout::consumers * Layout::exchange_each;
-  block.full = block.outputs + Layout::consumers * Layout::outputs;
+  block.works = block.outputs + Layout::consumers * Layout::outputs;
+  block.full = block.works + Layout::works;
   block.empty = block.full + Layout::stages * 8;
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -374,11 +392,13 @@ __global__ void __launch_bounds__(ManyWgmmaLayout<T>::threads, 1) many_rows_wgmm
     barrier_init_fence();
   }
   __syncthreads();
-  block.begin();
+  grid_wait();
   grid_trigger();
+  block.items = *p.plan.tile_count * block.panel_blocks;
+  if (static_cast<int32_t>(blockIdx.x) >= block.items) return;
   if (block.warp >= Layout::consumers) {
     registers_down<56>();
-    block.produce();
+    block.produce(block.work_of(static_cast<int32_t>(blockIdx.x)));
   } else {
     registers_up<224>();
     block.consume();

@@ -27,7 +27,7 @@ struct ExpertPlan {
   int32_t* count;       // (experts): how many they are
   ExpertTile* tiles;    // (expert_tiles(...)), by ascending expert
   int32_t* tile_count;  // (1)
-  int32_t* done;        // (kPlanCounters): zero before and after a kernel
+  int32_t* done;        // (kPlanCounters): zero before and after a kernel; blocks count in it
 };
 
 // Most tiles of a plan.
