@@ -213,16 +213,16 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 	program, kernels := filepath.Join(dir, "test"), filepath.Join(dir, "kernels.o")
 	flags := []string{
 		"-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing",
-		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas",
+		"-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas",
 	}
 	// The shared memory of a kernel is laid out for a compute capability. Registers that a type does not use
 	// stay unset.
 	build(t, slices.Concat(flags, []string{
-		"-D__CUDA_ARCH__=900", "-Wno-missing-field-initializers", "-Wno-maybe-uninitialized",
-		"-Wno-uninitialized", "-c", "-o", kernels, "tests/emulated/experts/gemm.cpp",
+		"-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL", "-DMR_HOPPER=1", "-Wno-missing-field-initializers",
+		"-Wno-maybe-uninitialized", "-Wno-uninitialized", "-c", "-o", kernels, "tests/emulated/experts/gemm.cpp",
 	})...)
 	build(t, slices.Concat(flags, []string{
-		"-o", program, kernels, "tests/emulated/runtime.cpp", "tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp",
+		"-DMR_HOPPER=0", "-o", program, kernels, "tests/emulated/runtime.cpp", "tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp",
 		"cpu/linear_size.cpp", "-x", "c++", "kernels/gemm/repack.cu", "kernels/experts/plan.cu",
 		"kernels/experts/combine.cu", "tests/experts_gemm_test.cu", "-x", "none",
 		"-lgtest", "-lgtest_main", "-lpthread",

@@ -79,7 +79,7 @@ func instances(t *testing.T) []string {
 	}
 	templates, err := filepath.Glob("kernels/*/instances/*.cu.in")
 	require.NoError(t, err)
-	require.Len(t, templates, 8)
+	require.Len(t, templates, 9)
 	dir := t.TempDir()
 	var sources []string
 	for _, template := range templates {

@@ -3,30 +3,11 @@
 #include <functional>
 
 #include "kernels/experts/combine.h"
-#include "kernels/experts/experts.h"
 #include "millrace/engine.h"
-#include "tests/gemm_fixture.h"
+#include "tests/experts_gemm_fixture.h"
 
 namespace mr::cuda {
 namespace {
-
-// Stack is matrices of random blocks that follow one another.
-struct Stack {
-  Stack(int32_t type, int64_t rows, int64_t cols, int32_t experts, std::mt19937& random)
-      : file_each(weight_file_bytes(type, rows, cols)), memory(weight_packed_bytes(type, rows, cols) * static_cast<uint64_t>(experts)),
-        weight{type, rows, cols, memory.data()} {
-    for (int32_t e = 0; e < experts; ++e) {
-      files.push_back(ordinary_file(type, rows, cols, random));
-      Guarded source(files.back());
-      EXPECT_EQ(launch_repack(source.data(), matrix_of(weight, e), Stream{}), cudaSuccess);
-      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    }
-  }
-  uint64_t file_each;
-  std::vector<std::vector<uint8_t>> files;
-  Guarded memory;
-  PackedWeight weight;
-};
 
 struct Sum {
   double value = 0, magnitude = 0, inputs = 0;  // inputs: of their magnitudes
@@ -60,26 +41,6 @@ double activated(int32_t activation, double gate, double up) {
   }
   const double u = activation == MR_ACT_GELU_TANH ? 2 * std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate) : gate;
   return gate / (1 + std::exp(-u)) * up;
-}
-
-// Choice is which experts each row uses: `used` ascending ids a row.
-struct Choice {
-  int32_t rows, used, experts;
-  std::vector<int32_t> ids;
-  int32_t pairs() const { return rows * used; }
-};
-
-Choice random_choice(int32_t rows, int32_t used, int32_t experts, std::mt19937& random) {
-  Choice c{rows, used, experts, {}};
-  for (int32_t r = 0; r < rows; ++r) {
-    std::vector<int32_t> all(static_cast<size_t>(experts));
-    for (int32_t e = 0; e < experts; ++e) all[static_cast<size_t>(e)] = e;
-    std::shuffle(all.begin(), all.end(), random);
-    all.resize(static_cast<size_t>(used));
-    std::sort(all.begin(), all.end());
-    c.ids.insert(c.ids.end(), all.begin(), all.end());
-  }
-  return c;
 }
 
 struct Call {
@@ -127,6 +88,7 @@ std::vector<uint32_t> multiply(const Call& run, const Choice& choice, const Stac
   args.pair_scale = run.pair_scale;
   args.activation = run.activation;
   EXPECT_EQ(launch_expert_gemm(args, Stream{}), cudaSuccess);
+  EXPECT_EQ(done.read<int32_t>()[0], 0) << "the plan's counter is not set back";
   const std::vector<uint8_t> bytes = out.read<uint8_t>();
   std::vector<uint32_t> bits;
   for (size_t p = 0; p < pairs; ++p) {
@@ -271,9 +233,10 @@ TEST_P(ExpertGemm, APairHasTheSameBitsAmongAnyOthers) {
   }
 }
 
-// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 32 pairs, by one target and by a pair of targets.
+// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 32 pairs, or of the prefill class with 1 to 130 pairs in
+// tiles of 64 and 128, by one target and by a pair of targets.
 TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
-  if (call().kind == GemmClass::kPrefill) GTEST_SKIP() << "the prefill class has tiles of one size";
+  const bool prefill = call().kind == GemmClass::kPrefill;
   std::mt19937 random(14);
   const int64_t widths[] = {37, 272}, lengths[] = {block() == 1 ? 330 : 3 * block(), block() == 1 ? 75 : 256};
   const std::vector<float> gate_bias = normals(7 * 272, 4, random), up_bias = normals(7 * 272, 8, random);
@@ -283,18 +246,19 @@ TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
     const Stack gate(type(), rows, cols, 7, random), up(type(), rows, cols, 7, random);
     const Stack* const stacks[] = {&gate, &up};
     Choice choice{0, 1, 7, {}};
-    const int32_t pairs_of[] = {1, 9, 0, 17, 8, 64, 33};
-    for (int32_t e = 0; e < 7; ++e) choice.ids.insert(choice.ids.end(), static_cast<size_t>(pairs_of[e]), e);
+    const int32_t few[] = {1, 9, 0, 17, 8, 64, 33}, many[] = {1, 130, 0, 113, 65, 33, 8};
+    for (int32_t e = 0; e < 7; ++e) choice.ids.insert(choice.ids.end(), static_cast<size_t>((prefill ? many : few)[e]), e);
     std::shuffle(choice.ids.begin(), choice.ids.end(), random);
     choice.rows = static_cast<int32_t>(choice.ids.size());
     const Inputs in = random_inputs(call().act, choice.rows, cols, stride, random);
+    const int32_t least = prefill ? kManyTile : kLeastExpertTile, most = prefill ? kManyWgmmaTile : 2 * kMostExpertTile;
     for (const int32_t count : {1, 2}) {
-      Call by_eight = call();
-      by_eight.activation = MR_ACT_CLAMPED;
-      by_eight.tile = kLeastExpertTile;
-      const std::vector<uint32_t> want = multiply(by_eight, choice, stacks, count, biases, in.bits.data(), stride, 1);
-      for (int32_t tile = 2 * kLeastExpertTile; tile <= 2 * kMostExpertTile; tile *= 2) {
-        Call larger = by_eight;
+      Call by_least = call();
+      by_least.activation = MR_ACT_CLAMPED;
+      by_least.tile = least;
+      const std::vector<uint32_t> want = multiply(by_least, choice, stacks, count, biases, in.bits.data(), stride, 1);
+      for (int32_t tile = 2 * least; tile <= most; tile *= 2) {
+        Call larger = by_least;
         larger.tile = tile;
         EXPECT_TRUE(multiply(larger, choice, stacks, count, biases, in.bits.data(), stride, 1) == want)
             << count << " targets of " << rows << " x " << cols << ", tiles of " << tile;

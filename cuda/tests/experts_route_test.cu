@@ -146,7 +146,7 @@ TEST(Plan, ListsPairsByExpertInOrder) {
   Numbers numbers(4);
   for (const int32_t experts : {1, 2, 7, 300})
     for (const int32_t rows : {1, 3, 33, 400})
-      for (const int32_t tile : {8, 64}) {
+      for (const int32_t tile : {8, 64, 128}) {
         const int32_t used = std::min(experts, 1 + numbers.below(4));
         std::vector<int32_t> ids;
         for (int32_t r = 0; r < rows; ++r) {
@@ -170,11 +170,12 @@ TEST(Plan, ListsPairsByExpertInOrder) {
           ASSERT_EQ(got.first[static_cast<size_t>(e)], at);
           ASSERT_EQ(got.count[static_cast<size_t>(e)], n);
           ASSERT_EQ(std::vector<int32_t>(got.pairs.begin() + at, got.pairs.begin() + at + n), want) << "expert " << e << " of " << experts;
-          for (int32_t done = 0; done < n; done += tile, ++tiles) {
+          const int32_t cut = std::max((n + tile - 1) / tile, 1), each = std::min(tile, ((n + cut - 1) / cut + 31) / 32 * 32);
+          for (int32_t done = 0; done < n; done += each, ++tiles) {
             const ExpertTile& t = got.tiles[static_cast<size_t>(tiles)];
             ASSERT_EQ(t.expert, e);
             ASSERT_EQ(t.first, at + done);
-            ASSERT_EQ(t.count, std::min(tile, n - done));
+            ASSERT_EQ(t.count, std::min(each, n - done));
           }
           active += n > 0 ? 1 : 0;
           at += n;

@@ -30,7 +30,8 @@ GemvKernel find_kernel(int32_t type_index, Act act, GroupedForm form) {
     constexpr int32_t type = kWeightFormats[i].kernel();
     return form < GroupedForm::kSeveralSingle ? few_rows_kernel<type>(act, form)
            : form < GroupedForm::kManySingle    ? several_rows_kernel<type>(act, form)
-           : form < GroupedForm::kOneGated      ? many_rows_kernel<type>(act, form)
+           : form < GroupedForm::kManyWgmma     ? many_rows_kernel<type>(act, form)
+           : form < GroupedForm::kOneGated      ? many_rows_wgmma_kernel<type>(act)
                                                 : one_row_kernel<type>(act, form);
   } else {
     return {};
@@ -73,17 +74,22 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
 bool valid(const ExpertGemmArgs& args) {
   const PackedWeight& first = args.targets[0].weight;
   if (args.count < 1 || args.count > 2 || args.rows < 0 || args.pairs < 0 || args.experts < 1 || args.x_share < 1) return false;
-  if (args.tile < 8 || args.tile > 64 || args.tile % 8 != 0) return false;
+  if (args.tile < 8 || args.tile > kManyWgmmaTile || args.tile % 8 != 0) return false;
   if (args.x_stride % 8 != 0 || args.out_stride % 2 != 0 || reinterpret_cast<uintptr_t>(args.x) % 16 != 0) return false;
   if (!weight_supported(first.type, first.rows, first.cols) || first.data == nullptr) return false;
   return args.count == 1 || (args.targets[1].weight.data != nullptr && swiglu_supported(first, args.targets[1].weight));
 }
 
-// The kernel of a form for the type of args, or null if the device has not been prepared.
-const PreparedGrouped* kernel_of(const ExpertGemmArgs& args, GroupedForm form) {
+// The kernels of the current device, or null if it has not been prepared.
+const PreparedDevice* current_kernels() {
   int32_t device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) return nullptr;
-  const PreparedDevice* const kernels = prepared[device].load(std::memory_order_acquire);
+  return prepared[device].load(std::memory_order_acquire);
+}
+
+// The kernel of a form for the type of args, or null if the device has not been prepared.
+const PreparedGrouped* kernel_of(const ExpertGemmArgs& args, GroupedForm form) {
+  const PreparedDevice* const kernels = current_kernels();
   if (kernels == nullptr) return nullptr;
   return &kernels->of[weight_format_index(args.targets[0].weight.type)][static_cast<int32_t>(args.act)][static_cast<int32_t>(form)];
 }
@@ -125,6 +131,14 @@ cudaError_t prepare_expert_gemms() {
   return cudaSuccess;
 }
 
+int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
+  if (kind == GemmClass::kDecode) return pairs < experts ? kLeastExpertTile : kMostExpertTile;
+  const PreparedDevice* const kernels = current_kernels();
+  constexpr int32_t f16 = static_cast<int32_t>(Act::kF16), form = static_cast<int32_t>(GroupedForm::kManyWgmma);
+  const bool by_wgmma = kernels != nullptr && kernels->of[weight_format_index(kQ8_0)][f16][form].tiles_at_once > 0;
+  return by_wgmma && pairs / experts >= kLeastWgmmaPairs ? kManyWgmmaTile : kManyTile;
+}
+
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
   if (args.pairs == 0) return cudaSuccess;
@@ -136,7 +150,15 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   const PreparedGrouped& gated = *kernel_of(args, GroupedForm::kOneGated);
   GroupedParams p = grouped_params(args);
   void* arguments[] = {&p};
+  const PreparedGrouped& wgmma = *kernel_of(args, GroupedForm::kManyWgmma);
+  if (args.kind == GemmClass::kPrefill && args.tile > kManyTile && wgmma.tiles_at_once > 0) {
+    const int64_t items = decode_items(args, 1, wgmma.kernel.panels / args.count);
+    if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
+    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, wgmma.tiles_at_once)));
+    return launch_kernel(wgmma, grid, wgmma.shared_bytes, arguments, on);
+  }
   if (args.kind == GemmClass::kPrefill && many.tiles_at_once > 0) {
+    p.parts = many_rows_parts(args);
     const dim3 grid = many_rows_grid(args, many.kernel.panels);
     return grid.y > 65535 ? cudaErrorInvalidValue : launch_kernel(many, grid, many.shared_bytes, arguments, on);
   }

@@ -1,10 +1,11 @@
 // experts: grouped GEMMs, which multiply each pair of a row and one of its experts (plan.h) with that expert's matrices.
 //
-//   file             class     tile (rows x pairs)   how
-//   one_row.cuh      decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
-//   few_rows.cuh     decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
-//   several_rows.cuh decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
-//   many_rows.cuh    prefill   256 x 64              mma, cp.async; warps share a tile's pairs
+//   file                 class     tile (rows x pairs)   how
+//   one_row.cuh          decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
+//   few_rows.cuh         decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
+//   several_rows.cuh     decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
+//   many_rows.cuh        prefill   256 x 64              mma, cp.async; warps share a tile's pairs
+//   many_rows_wgmma.cuh  prefill   256 x 128             wgmma, bulk copies, cp.async; on compute capability 9.0
 //
 // An expert's matrices are one stack: they follow one another (matrix_of of weight.h). A pair's bits depend on its row of x
 // and on the class alone. Decode pairs have the eight slices of K of GEMMs of class kDecode (gemm.h), which are added in
@@ -41,7 +42,7 @@ struct ExpertGemmArgs {
   void* out = nullptr;      // row p of pair p, at an even address of 4 bytes
   int64_t out_stride = 0;   // elements, even
   ExpertPlan plan;
-  int32_t tile = 0;         // pairs of a tile of the plan: a result of expert_tile
+  int32_t tile = 0;         // pairs of a tile of the plan: a multiple of 8 up to kManyWgmmaTile, as expert_tile returns it
   int32_t rows = 0, experts = 0, pairs = 0;  // of the plan
   float x_scale = 1, pair_scale = 1;
   int32_t activation = 0;   // MR_ACT_*
@@ -50,11 +51,13 @@ struct ExpertGemmArgs {
 // Pairs of a tile of the decode class, which its kernels multiply together.
 constexpr int32_t kLeastExpertTile = 8, kMostExpertTile = 16;
 
-// Pairs of a tile of the plan. Tiles of the decode class are the larger ones if an expert has a pair on average.
-constexpr int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
-  if (kind == GemmClass::kPrefill) return 64;
-  return pairs < experts ? kLeastExpertTile : kMostExpertTile;
-}
+// Pairs of a tile of the prefill class, by mma and by wgmma. Unpacking of weights bounds tiles of few pairs. many_rows.cuh has twice as
+// many warps that unpack, so tiles are those of wgmma only if an expert has kLeastWgmmaPairs on average.
+constexpr int32_t kManyTile = 64, kManyWgmmaTile = 128, kLeastWgmmaPairs = 48;
+
+// Returns the pairs of a tile of the plan on the current device, which must have been prepared. Tiles of the decode class are the larger
+// ones if an expert has a pair on average.
+int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs);
 
 // Raises the kernels' shared memory limits and measures how many tiles the device holds. Must be called once for each
 // device, with the device current, before its first grouped GEMM and outside of stream capture.

@@ -12,16 +12,17 @@ struct GroupedParams {
   GemvParams gemm;  // its targets, cols, groups, panel_bytes, x, x_stride, x_scale and pair_share
   int64_t matrix_bytes;  // of an expert's matrix
   ExpertPlan plan;
-  int32_t parts;         // of a tile: the decode kernels divide larger tiles than their own
+  int32_t parts;         // of a tile: the kernels by mma divide larger tiles than their own
   int32_t x_share, activation;
 };
 
 // GroupedForm is the kernel and the pairs of a tile, and whether its targets are gate and up.
 enum class GroupedForm : int32_t {
   kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kSeveralSingle, kSeveralPair, kManySingle, kManyPair,
+  kManyWgmma,  // targets are one, or gate and up
   kOneGated, kOneBranch
 };
-constexpr int32_t kGroupedForms = 10;
+constexpr int32_t kGroupedForms = 11;
 
 // The form of decode tiles of up to this many pairs, at most kMostExpertTile.
 constexpr GroupedForm grouped_form(int32_t pairs, bool pair) {
@@ -44,6 +45,7 @@ inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
     const ExpertTarget& t = args.targets[i];
     p.gemm.targets[i] = {t.weight.data, t.bias, args.out, args.out_stride, static_cast<int32_t>(weight.rows), panels_of(args), 0};
   }
+  p.gemm.pair = args.count == 2 ? 1 : 0;
   p.gemm.x = args.x;
   p.gemm.x_stride = args.x_stride;
   p.gemm.cols = static_cast<int32_t>(weight.cols);
@@ -61,7 +63,7 @@ inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
 
 inline int32_t tiles_of(const ExpertGemmArgs& args) { return expert_tiles(args.experts, args.pairs, args.tile); }
 
-// Most items of a decode kernel, which its blocks take by turns; and a block of many_rows for each tile and each of its panels.
+// Most items of a kernel whose blocks take them by turns; and a block of many_rows for each part of a tile and each of its panels.
 inline int64_t decode_items(const ExpertGemmArgs& args, int32_t parts, int32_t panels_an_item) {
   return int64_t{tiles_of(args)} * parts * ((panels_of(args) + panels_an_item - 1) / panels_an_item);
 }
@@ -74,8 +76,10 @@ inline int32_t one_row_input_bytes(const ExpertGemmArgs& args) {
 }
 constexpr int32_t kMostRowExperts = 16;  // of kOneBranch
 
+inline int32_t many_rows_parts(const ExpertGemmArgs& args) { return (args.tile + kManyTile - 1) / kManyTile; }
 inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
-  return dim3(static_cast<unsigned>((panels_of(args) + panels_a_block - 1) / panels_a_block), static_cast<unsigned>(tiles_of(args)));
+  return dim3(static_cast<unsigned>((panels_of(args) + panels_a_block - 1) / panels_a_block),
+              static_cast<unsigned>(tiles_of(args) * many_rows_parts(args)));
 }
 
 // Defined once for each type, see instances/.
@@ -87,5 +91,7 @@ template <int32_t T>
 GemvKernel several_rows_kernel(Act act, GroupedForm form);
 template <int32_t T>
 GemvKernel many_rows_kernel(Act act, GroupedForm form);
+template <int32_t T>
+GemvKernel many_rows_wgmma_kernel(Act act);
 
 }  // namespace mr::cuda

@@ -1,5 +1,5 @@
 // many_rows: the grouped GEMM of the prefill class. A block computes 16 panels of an expert's matrix, or 8 of its gate and
-// the same 8 of its up, for the up to 64 pairs of one tile of the plan.
+// the same 8 of its up, for the up to 64 pairs of one tile of the plan, or of one part of a larger tile.
 //
 //   weights --cp.async--> [stage 0][stage 1] ...   each warp requests and reads its own two panels
 //   rows    --cp.async--> [stage 0][stage 1] ...   gathered by pair; all warps request and read them
@@ -13,14 +13,13 @@
 // neighbouring outputs of a pair together.
 #pragma once
 
-#include "kernels/experts/gated.cuh"
 #include "kernels/experts/grouped.h"
+#include "kernels/experts/grouped_epilogue.cuh"
 #include "kernels/gemm/gemv_async_pipeline.cuh"
 
 namespace mr::cuda {
 
-constexpr int32_t kManyPairs = 64, kManyFragments = kManyPairs / 8;
-static_assert(expert_tile(GemmClass::kPrefill, 1, 1) == kManyPairs);
+constexpr int32_t kManyPairs = kManyTile, kManyFragments = kManyPairs / 8;
 
 // Two panels of a warp, one unit a stage: gemv_async's stages of weights.
 using ManyShape = GemvShape<2, 8, 1, 1>;
@@ -165,43 +164,22 @@ struct ManyRowsBlock {
     multiply_half<1>(acc, headers, unit, stage);
   }
 
-  // The finished outputs of a fragment's pairs 2t and 2t + 1: of rows g in [0] and [1], of rows g + 8 in [2] and [3].
-  __device__ __forceinline__ void finish_sums(float (&sums)[4], int32_t r) const {
-    const int32_t row = panel[r] * kPanelRows + lane / 4;
-    const float* const bias = target(r).bias == nullptr ? nullptr : target(r).bias + static_cast<int64_t>(tile.expert) * target(r).rows;
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const int32_t of = row + i / 2 * 8;
-      sums[i] *= p.x_scale;
-      if (bias != nullptr && of < target(r).rows) sums[i] += bias[of];
-    }
-  }
-
   __device__ __forceinline__ void store(Sums& acc) const {
+    const GroupedEpilogue<A> epilogue{grouped, p, lane};
+    typename GroupedEpilogue<A>::RowBiases bias[kPanels];
+#pragma unroll
+    for (int32_t r = 0; r < kPanels; ++r) bias[r] = epilogue.biases(target(r), tile.expert, panel[r]);
 #pragma unroll
     for (int32_t n = 0; n < kManyFragments; ++n) {
       if (n >= fragments) break;
 #pragma unroll
-      for (int32_t r = 0; r < kPanels; ++r) finish_sums(acc[r][n], r);
-      if constexpr (pair) store_gated(acc[0][n], acc[1][n], n);
-      else store_sums(acc, n);
-    }
-  }
-
-  // Of a pair's outputs g and g + 8 above, lane 4g + t gets those of pair g at 2t and 2t + 1, and 8 further.
-  __device__ __forceinline__ void store_gated(const float (&gate)[4], const float (&up)[4], int32_t n) const {
-    const int32_t at = n * 8 + lane / 4, rows = target(0).rows;
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-      float y[2];
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) y[i] = gated_product(grouped.activation, gate[half * 2 + i], up[half * 2 + i]) * p.pair_share;
-      const uint32_t outputs = transpose(ActOps<A>::pack(y[0], y[1]));
-      const int32_t row = panel[0] * kPanelRows + half * 8 + lane % 4 * 2;
-      if (at >= tile.count || row >= rows) continue;
-      uint16_t* const out = static_cast<uint16_t*>(target(0).out) + pairs[at] * target(0).out_stride + row;
-      if (row + 1 < rows) *reinterpret_cast<uint32_t*>(out) = outputs;
-      else *out = static_cast<uint16_t>(outputs);
+      for (int32_t r = 0; r < kPanels; ++r) epilogue.finish(acc[r][n], bias[r]);
+      if constexpr (pair) {
+        const int32_t at = n * 8 + lane / 4;
+        epilogue.store_gated(acc[0][n], acc[1][n], panel[0], at < tile.count ? pairs[at] : -1);
+      } else {
+        store_sums(acc, n);
+      }
     }
   }
 
@@ -223,8 +201,13 @@ struct ManyRowsBlock {
   __device__ __forceinline__ void run() {
     grid_wait();
     grid_trigger();
-    if (static_cast<int32_t>(blockIdx.y) >= *grouped.plan.tile_count) return;
-    tile = grouped.plan.tiles[blockIdx.y];
+    const int32_t index = static_cast<int32_t>(blockIdx.y) / grouped.parts;
+    if (index >= *grouped.plan.tile_count) return;
+    tile = grouped.plan.tiles[index];
+    const int32_t skipped = static_cast<int32_t>(blockIdx.y) % grouped.parts * kManyPairs;
+    if (skipped >= tile.count) return;
+    tile.first += skipped;
+    tile.count = min(tile.count - skipped, kManyPairs);
     fragments = (tile.count + 7) / 8;
     if (thread() < tile.count) pairs[thread()] = grouped.plan.pairs[tile.first + thread()];
     WeightFeed weights;

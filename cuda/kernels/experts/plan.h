@@ -1,8 +1,8 @@
 // plan: the rows of a mixture by expert, and the tiles of rows that the grouped GEMMs compute.
 //
 // A row uses `used` experts; pair p is row p / used with its expert number p % used. The plan lists pairs by expert, those
-// of one expert by ascending pair, and cuts each expert's list into tiles of at most `tile` pairs. It depends on the ids
-// alone. Grids do not depend on it: a kernel is launched for the most tiles that there may be, and reads how many there
+// of one expert by ascending pair, and cuts each expert's list into tiles of at most `tile` pairs, which are about equal. It depends on
+// the ids alone. Grids do not depend on it: a kernel is launched for the most tiles that there may be, and reads how many there
 // are, so launches can be replayed by a CUDA graph.
 #pragma once
 
@@ -27,7 +27,7 @@ struct ExpertPlan {
   int32_t* count;       // (experts): how many they are
   ExpertTile* tiles;    // (expert_tiles(...)), by ascending expert
   int32_t* tile_count;  // (1)
-  int32_t* done;        // (kPlanCounters): zero before and after a kernel
+  int32_t* done;        // (kPlanCounters): zero before and after a kernel; blocks count in it
 };
 
 // Most tiles of a plan.

@@ -326,15 +326,13 @@ struct SeveralRowsBlock {
   }
 
   // Of a pair's outputs g and g + 8 above, lane 4g + t gets those of pair g at 2t and 2t + 1, and 8 further.
-  __device__ __forceinline__ void store_gated(const float (&gate)[4], const float (&up)[4], int32_t n, int32_t count, int32_t item,
+  __device__ __forceinline__ void store_gated(float (&gate)[4], const float (&up)[4], int32_t n, int32_t count, int32_t item,
                                               const int32_t* of) const {
     const int32_t at = n * 8 + lane / 4, rows = target(0).rows;
+    gated_products(grouped.activation, gate, up);
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
-      float y[2];
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) y[i] = gated_product(grouped.activation, gate[half * 2 + i], up[half * 2 + i]) * p.pair_share;
-      const uint32_t outputs = transpose(ActOps<A>::pack(y[0], y[1]));
+      const uint32_t outputs = transpose(ActOps<A>::pack(gate[half * 2] * p.pair_share, gate[half * 2 + 1] * p.pair_share));
       const int32_t row = panel_of(item, 0) * kPanelRows + half * 8 + lane % 4 * 2;
       if (at >= count || row >= rows) continue;
       uint16_t* const out = static_cast<uint16_t*>(target(0).out) + of[at] * target(0).out_stride + row;

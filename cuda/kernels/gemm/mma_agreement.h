@@ -1,7 +1,7 @@
 // mma_agreement: checks that mma and wgmma give the same sums on a GPU of compute capability 9.0.
 //
-// The decode class relies on it: few tokens are multiplied by mma.m16n8k16 and many by wgmma, and a row's bits must not
-// depend on which. NVIDIA specifies neither the rounding nor the order of addition, so each GPU is tested when it is
+// The decode class and prompts of experts rely on it: few tokens are multiplied by mma.m16n8k16 and many by wgmma, and a row's bits must
+// not depend on which. NVIDIA specifies neither the rounding nor the order of addition, so each GPU is tested when it is
 // opened.
 #pragma once
 

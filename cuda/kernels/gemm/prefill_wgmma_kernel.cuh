@@ -84,9 +84,7 @@ struct PrefillBlock {
         } else {
           multiply(sums, units, std::false_type{});
         }
-        // Keeps the compiler from using a sum before its products have been waited for.
-#pragma unroll
-        for (int32_t i = 0; i < tokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+        wgmma_settle(sums);
         int32_t tile, token0;
         pipeline.locate(item, tile, token0);
         epilogue.finish(sums, tile, token0, partition, half, cursor);

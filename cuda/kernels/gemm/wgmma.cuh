@@ -216,14 +216,22 @@ __device__ __forceinline__ void wgmma_keep(const uint32_t (&a)[steps][4]) {
   for (int32_t step = 0; step < steps; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]));
 }
 
+// Keeps the compiler from using a sum before its products have been waited for.
+template <int32_t count>
+__device__ __forceinline__ void wgmma_settle(float (&sums)[count]) {
+#pragma unroll
+  for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
+}
+
 // The numbers and the constraints of the operands d[0], d[1], ... of an instruction.
 #define MR_NUMBERS_4 "%0, %1, %2, %3"
 #define MR_NUMBERS_8 MR_NUMBERS_4 ", %4, %5, %6, %7"
 #define MR_NUMBERS_16 MR_NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define MR_NUMBERS_32 MR_NUMBERS_16 \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MR_NUMBERS_64 MR_NUMBERS_32 \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+#define MR_NUMBERS_48 MR_NUMBERS_32 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define MR_NUMBERS_64 MR_NUMBERS_48 \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define MR_NUMBERS_128 MR_NUMBERS_64 \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
@@ -234,6 +242,7 @@ __device__ __forceinline__ void wgmma_keep(const uint32_t (&a)[steps][4]) {
 #define MR_SUMS_8(d, i) MR_SUMS_4(d, i), MR_SUMS_4(d, i + 4)
 #define MR_SUMS_16(d, i) MR_SUMS_8(d, i), MR_SUMS_8(d, i + 8)
 #define MR_SUMS_32(d, i) MR_SUMS_16(d, i), MR_SUMS_16(d, i + 16)
+#define MR_SUMS_48(d, i) MR_SUMS_32(d, i), MR_SUMS_16(d, i + 32)
 #define MR_SUMS_64(d, i) MR_SUMS_32(d, i), MR_SUMS_32(d, i + 32)
 #define MR_SUMS_128(d, i) MR_SUMS_64(d, i), MR_SUMS_64(d, i + 64)
 
@@ -264,6 +273,10 @@ __device__ __forceinline__ void wgmma_m64(float (&d)[16], const uint32_t (&a)[4]
 template <class E, bool add = true>
 __device__ __forceinline__ void wgmma_m64(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   MR_WGMMA("64", 32, "{%32, %33, %34, %35}, %36", "%37");
+}
+template <class E, bool add = true>
+__device__ __forceinline__ void wgmma_m64(float (&d)[48], const uint32_t (&a)[4], uint64_t b) {
+  MR_WGMMA("96", 48, "{%48, %49, %50, %51}, %52", "%53");
 }
 // The same with 128 tokens, whose sums are the first 64 of an array.
 template <class E, bool add = true, int32_t size>

@@ -3,6 +3,7 @@
 
 #include "kernels/experts/few_rows.cuh"
 #include "kernels/experts/many_rows.cuh"
+#include "kernels/experts/many_rows_wgmma.cuh"
 #include "kernels/experts/one_row.cuh"
 #include "kernels/experts/several_rows.cuh"
 
@@ -27,6 +28,11 @@ cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
   if (branch != nullptr)
     return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
   if (args.kind == GemmClass::kPrefill) {
+    p.parts = many_rows_parts(args);
+    const GemvKernel wgmma = many_rows_wgmma_kernel_of<T>(args.act);
+    products_first = !products_first;
+    if (args.tile > kManyTile && wgmma.function != nullptr)
+      return run_kernel(wgmma, at_once(decode_items(args, 1, wgmma.panels / args.count)), p);
     const GemvKernel kernel = many_rows_kernel_for<T, A>(pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
     return run_kernel(kernel, many_rows_grid(args, kernel.panels), p);
   }
@@ -73,6 +79,11 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
 }
 
 cudaError_t prepare_expert_gemms() { return cudaSuccess; }
+
+int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
+  if (kind == GemmClass::kDecode) return pairs < experts ? kLeastExpertTile : kMostExpertTile;
+  return pairs / experts >= kLeastWgmmaPairs ? kManyWgmmaTile : kManyTile;
+}
 
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream&) { return launch_any(args, nullptr); }
 

@@ -7,10 +7,6 @@
 
 namespace mr::cuda {
 
-// Copies run when they are issued and products when they are waited for, or the other way round, so a missing wait
-// changes results.
-inline bool products_first = false;
-
 inline uint8_t* attention_memory() { return shared_bytes; }
 
 template <int32_t count>
@@ -19,9 +15,6 @@ void settle(float (&)[count]) {}
 inline uint64_t summed_rows(uint32_t address, uint32_t half) {
   return (address & 0x3ffffu) >> 4 | static_cast<uint64_t>(half >> 4) << 16 | uint64_t{64} << 32;
 }
-
-// Bits 4 to 6 of an address differ where bits 7 to 9 are set.
-inline uint8_t* swizzled_at(uint32_t plain) { return shared_at(plain ^ (plain >> 7 & 7) << 4); }
 
 // The contents of a CacheMap here.
 struct EmulatedCache {
@@ -45,16 +38,6 @@ inline void tensor_copy(uint32_t to, const void* map, int32_t x, int32_t y, uint
   else copy_box(to, cache, x, y, barrier);
 }
 
-inline uint16_t operand_at(uint32_t plain) {
-  uint16_t v;
-  memcpy(&v, swizzled_at(plain), sizeof v);
-  return v;
-}
-// Element k of a row: eight rows of 128 bytes, then the next eight at the descriptor's stride.
-inline uint16_t row_operand(uint64_t rows, int32_t row, int32_t k) {
-  const uint32_t first = static_cast<uint32_t>(rows & 0x3fff) * 16, stride = static_cast<uint32_t>(rows >> 32 & 0x3fff) * 16;
-  return operand_at(first + static_cast<uint32_t>(row / 8) * stride + static_cast<uint32_t>(row % 8 * 128 + k * 2));
-}
 // Column n of row k: 64 columns, then the next 64 at the descriptor's leading offset; eight rows, then the next at its
 // stride.
 inline uint16_t summed_operand(uint64_t rows, int32_t k, int32_t n) {
@@ -62,16 +45,6 @@ inline uint16_t summed_operand(uint64_t rows, int32_t k, int32_t n) {
   const uint32_t stride = static_cast<uint32_t>(rows >> 32 & 0x3fff) * 16;
   return operand_at(first + static_cast<uint32_t>(n / 64) * leading + static_cast<uint32_t>(k / 8) * stride +
                     static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2));
-}
-
-inline void product(std::function<void()> work) {
-  auto& mine = emulated_products[threadIdx.x];
-  if (mine.empty()) {
-    std::fprintf(stderr, "products without a fence before them\n");
-    std::abort();
-  }
-  if (products_first) work();
-  else mine.back().push_back(std::move(work));
 }
 
 template <class T, bool add, int32_t count>

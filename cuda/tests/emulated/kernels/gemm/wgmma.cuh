@@ -1,5 +1,5 @@
-// wgmma: barriers in shared memory and copies that complete on them, on the host. A copy runs when it is issued, except
-// late ones.
+// wgmma: barriers in shared memory, copies that complete on them, and products of registers, on the host; descriptors are decoded as
+// the hardware does. A copy runs when it is issued, except late ones.
 #pragma once
 
 #include <cstdio>
@@ -94,6 +94,59 @@ void wgmma_wait() {
 }
 template <int32_t steps>
 void wgmma_keep(const uint32_t (&)[steps][4]) {}
+template <int32_t count>
+void wgmma_settle(float (&)[count]) {}
 inline uint64_t swizzled_rows(uint32_t address) { return (address & 0x3ffffu) >> 4 | uint64_t{64} << 32; }
+
+// Copies run when they are issued and products when they are waited for, or the other way round, so a missing wait
+// changes results.
+inline bool products_first = false;
+
+// Bits 4 to 6 of an address differ where bits 7 to 9 are set.
+inline uint8_t* swizzled_at(uint32_t plain) { return shared_at(plain ^ (plain >> 7 & 7) << 4); }
+
+inline uint16_t operand_at(uint32_t plain) {
+  uint16_t v;
+  memcpy(&v, swizzled_at(plain), sizeof v);
+  return v;
+}
+// Element k of a row: eight rows of 128 bytes, then the next eight at the descriptor's stride.
+inline uint16_t row_operand(uint64_t rows, int32_t row, int32_t k) {
+  const uint32_t first = static_cast<uint32_t>(rows & 0x3fff) * 16, stride = static_cast<uint32_t>(rows >> 32 & 0x3fff) * 16;
+  return operand_at(first + static_cast<uint32_t>(row / 8) * stride + static_cast<uint32_t>(row % 8 * 128 + k * 2));
+}
+
+inline void product(std::function<void()> work) {
+  auto& mine = emulated_products[threadIdx.x];
+  if (mine.empty()) {
+    std::fprintf(stderr, "products without a fence before them\n");
+    std::abort();
+  }
+  if (products_first) work();
+  else mine.back().push_back(std::move(work));
+}
+
+// The fragments of a warp, of which each lane has four registers.
+inline uint32_t emulated_fragments[1024][4];
+template <class E, int32_t count>
+void wgmma_m64(float (&d)[count], const uint32_t (&a)[4], uint64_t b) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32, first = static_cast<int32_t>(threadIdx.x) - lane;
+  float* const to = d;
+  const uint32_t* const from = a;
+  product([=] {
+    memcpy(emulated_fragments[threadIdx.x], from, sizeof emulated_fragments[0]);
+    emulated::warp_barrier();
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      double sum = static_cast<double>(to[i]);
+      for (int32_t k = 0; k < 16; ++k) {
+        const uint32_t pair = emulated_fragments[first + lane / 4 * 4 + k % 8 / 2][i / 2 % 2 + k / 8 * 2];
+        sum += term_of<E>(pair >> k % 2 * 16 & 0xffffu) * term_of<E>(row_operand(b, column, k));
+      }
+      to[i] = static_cast<float>(sum);
+    }
+    emulated::warp_barrier();
+  });
+}
 
 }  // namespace mr::cuda
