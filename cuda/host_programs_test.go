@@ -182,6 +182,19 @@ func TestEmulatedBranchesEndAsInFloat64(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestEmulatedRowsOfHeadsAreNormedInParts runs the GoogleTests of norms over all heads on an emulated
+// device.
+func TestEmulatedRowsOfHeadsAreNormedInParts(t *testing.T) {
+	t.Parallel()
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
+		"-x", "c++", "kernels/qk_rows.cu", "tests/qk_rows_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {

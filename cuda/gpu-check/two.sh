@@ -22,12 +22,20 @@ two_together() {
   if [[ -x $out/cuda_engine_divided_test ]]; then
     try two 'models divided between both have the bits of one: cuda_engine_divided_test' two-divided "$out/cuda_engine_divided_test"
   fi
+  if [[ -x $out/cuda_engine_divided_experts_test ]]; then
+    try two 'experts divided between both have the bits of one: cuda_engine_divided_experts_test' two-divided-experts \
+      "$out/cuda_engine_divided_experts_test"
+  fi
   if [[ -x $out/cuda_engine_fault_divided_test ]]; then
     try two 'one that fails ends the steps of both: cuda_engine_fault_divided_test' two-fault "$out/cuda_engine_fault_divided_test"
   fi
   if [[ -x $bin/native.test ]]; then
     MILLRACE_TEST_CUDA_ENGINE=$out MILLRACE_TEST_CUDA_DEVICE=cuda:0,1 try two 'Go suite on both together' two-conformance \
       "$bin/native.test" -test.run 'TheCUDAEngine(KeepsTheContract$|With)' -test.timeout 9m -test.v
+  fi
+  if [[ -x $bin/sametest.test ]]; then
+    MILLRACE_TEST_CUDA_ENGINE=$out MILLRACE_TEST_CUDA_DEVICE=cuda:0,1 try two 'scenarios of the step loop on both together' two-sameness \
+      "$bin/sametest.test" -test.run TestCUDAEnginesTogether -test.timeout 9m30s -test.v
   fi
   if try two 'gathers between both' two-gathers "$out/cuda_bench_gather"; then
     gather_figures "$work/two-gathers.log" >"$work/two.txt"

@@ -238,36 +238,7 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
   }
 }
 
-// Block (row, 0) has Q, block (row, 1) K. Thread t has the elements t, t + kThreads, ...
-constexpr int kNormThreads = 256;
-__global__ void __launch_bounds__(kNormThreads) rows_per_block(const __grid_constant__ NormQkRowsArgs a) {
-  __shared__ float scratch[kNormThreads / 32];
-  grid_wait();
-  grid_trigger();
-  const bool keys = blockIdx.y == 1;
-  float* const x = a.qkv + blockIdx.x * a.stride + (keys ? a.q_width : 0);
-  const int32_t width = keys ? a.k_width : a.q_width;
-  const float* const bias = keys ? a.k_bias : a.q_bias;
-  const float* const norm = keys ? a.k_norm : a.q_norm;
-  float sum = 0;
-  for (int32_t i = threadIdx.x; i < width; i += kNormThreads) {
-    float y = x[i];
-    if (bias != nullptr) x[i] = y += bias[i];
-    if (keys && a.copies_keys) x[width + i] = y;
-    sum = fmaf(y, y, sum);
-  }
-  const float factor = 1.0f / sqrtf(block_sum(sum, scratch) / static_cast<float>(width) + a.eps);
-  for (int32_t i = threadIdx.x; i < width; i += kNormThreads) x[i] = x[i] * factor * norm[i];
-}
-
 }  // namespace
-
-cudaError_t launch_norm_qk_rows(const NormQkRowsArgs& args, const Stream& on) {
-  if (args.rows < 0 || args.q_width < 1 || args.k_width < 0) return cudaErrorInvalidValue;
-  if (args.rows == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(args.rows), args.k_width > 0 ? 2 : 1);
-  return launch(on, grid, dim3(kNormThreads), 0, rows_per_block, args);
-}
 
 cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t dim = args.layout.head_dim;

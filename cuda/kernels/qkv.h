@@ -39,16 +39,4 @@ struct FinishQkvArgs {
 };
 cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on);
 
-// Adds the biases to Q and K and norms each over all its heads, in place. A row's bits depend on that row alone.
-struct NormQkRowsArgs {
-  float* qkv;        // (rows, stride): all heads of Q, of K, of V one after another
-  int64_t stride;    // elements
-  int32_t rows, q_width, k_width;  // k_width 0: there is no K
-  const float *q_bias, *k_bias;    // null if absent
-  const float *q_norm, *k_norm;    // (q_width), (k_width)
-  float eps;
-  bool copies_keys;  // K with its bias is also written to V before its norm
-};
-cudaError_t launch_norm_qk_rows(const NormQkRowsArgs& args, const Stream& on);
-
 }  // namespace mr::cuda

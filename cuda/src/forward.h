@@ -4,6 +4,13 @@
 // of the feed forward network, of the logits. A gather brings the parts together, and every rank goes on with the same bits, which are those
 // of a model on one GPU. Every rank also samples, from the same logits with the same counters: nothing but parts of rows travels.
 //
+// A mixture of experts takes some rows at a time, and each piece of rows ends with a gather, after which the next may overwrite what the
+// other ranks have read:
+//
+//   x whole --> router, choice, plan: alike on all ranks --> gate and up of the rank's rows of each expert --gather--> ffn, by pair
+//     --> down, the rank's columns --> sum over a row's experts --> x or branch --gather-->
+//                                      norms or a shared gate follow: sums --gather--> the branch, alike on all ranks
+//
 // A gather waits on the GPU for the same gather of the other ranks. So that they come whatever the driver makes a queueing thread wait for,
 // no rank is given a kernel behind a gather before every rank has been given the gather.
 #pragma once
@@ -76,27 +83,35 @@ class Forward {
   void stop();
 
  private:
-  // Rows that lie alike on all ranks, and the part of each.
-  struct Divided {
-    uint8_t* rows_of[kMostRanks];
-    int64_t stride;  // bytes
-    GatherPart parts[kMostRanks];
-  };
-
-  template <class Base, class Range>
-  Divided divided(int64_t stride, int64_t element, Base base, Range range) const;
   template <class Queue>
   void each(const Lanes& on, Queue queue);
+  // Makes `rows` rows whole on all ranks. base gives a rank's first row, part the elements of a row that it holds; stride is elements.
+  struct Gather {
+    int64_t stride, element;  // element: bytes
+    int32_t rows, index, place;
+  };
+  template <class Base, class Part>
+  void gather(const Gather& what, const Lanes& on, Base base, Part part);
+  // Of rows [first, first + rows) of the residual stream, or of what a branch leaves for its end.
+  void gather_hidden(bool branch, int32_t first, int32_t rows, int32_t index, const Lanes& on);
+  void gather_logits(int32_t rows, int32_t index, int32_t place, const Lanes& on);
+  // Each returns the index of the gather after its own.
+  int32_t gather_heads(const StepShape& shape, int32_t layer, int32_t index, const Lanes& on);
+  int32_t dense(const StepShape& shape, int32_t layer, int32_t index, const Lanes& on);
+  int32_t mixture(const StepShape& shape, int32_t layer, int32_t index, const Lanes& on);
+  int32_t mix(const StepShape& shape, const Rank::Span& rows, int32_t layer, int32_t index, const Lanes& on);
   void queue_padding(const StepShape& shape, const Lanes& on);
   void body(const StepShape& shape, const Lanes& on);
   void heads(const StepShape& shape, const Lanes& on);
-  void gather(const Divided& what, int32_t rows, int32_t index, int32_t place, const Lanes& on);
 
-  const int32_t layers_, logit_rows_;
+  const Description& desc_;  // of the model, which the ranks keep
+  const int64_t hidden_stride_, vocab_stride_, heads_stride_;
+  const int32_t logit_rows_;
   const bool states_;  // layers carry them
-  int32_t gathers_ = 0;  // of one step, at most
+  // Gathers are numbered from 0 on in each step: those of layers, at most layer_gathers_, and from there on those of logits, so that a
+  // captured first half of a step need not have been queued by the same call as the second.
+  int32_t layer_gathers_ = 0, gathers_ = 0;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  Divided attention_{}, x_{}, ffn_{}, logits_{};
   Pinned stop_;  // int32_t
 };
 

@@ -27,6 +27,12 @@ struct Kinds {
 bool ends_mixer(const Description& desc, int32_t layer);
 bool ends_mlp(const Description& desc, int32_t layer);
 
+// Whether the branch of these experts is made from whole rows of their sums: they are normed, or the shared expert's gate reads the
+// residual stream. Else an element of the branch follows from the same element of the sums.
+inline bool reads_whole_sums(const mr_experts_desc& experts) {
+  return (experts.flags & (MR_EXPERTS_APART | MR_EXPERTS_SHARED_GATE)) != 0;
+}
+
 // Throws UNIMPLEMENTED naming the first layer and block that this engine has no kernels for, whose kernels need more shared
 // memory than the `shared_bytes` that the device allows a block, or that `ranks` devices do not divide.
 void check_description(const Description& desc, int32_t ranks, int32_t shared_bytes);

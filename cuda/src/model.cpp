@@ -43,9 +43,6 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
-  if (is_stack(tensor.role) && tensor.role != MR_ROLE_MIX_CONV && device.ranks() > 1)
-    fail(MR_UNIMPLEMENTED, "%s is of a mixture of experts, which several GPUs do not divide: use one",
-         tensor_name(tensor.role, tensor.layer).c_str());
   check_weight_type(tensor);
   uint64_t size = 0;
   for (int32_t rank = 0; rank < device.ranks(); ++rank) size += Shard::resident_size(tensor, rank, device.ranks());
@@ -86,13 +83,15 @@ void Model::digest(int32_t index, uint8_t out[32]) const {
   const mr_tensor_desc desc = tensor(index);
   device_->enter();
   if (!held_by_all(desc.role)) {
-    // Parts follow one another in the file as the ranks do.
+    std::vector<uint64_t> held;
+    for (const std::unique_ptr<Shard>& shard : shards_) held.push_back(shard->file_size(index));
     device_->digester->restored(tensor_file_size(desc), [&](uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) {
-      uint64_t begin = 0;  // of a part
-      for (const std::unique_ptr<Shard>& shard : shards_) {
-        const uint64_t end = begin + shard->file_size(index), from = std::max(begin, offset), until = std::min(end, offset + count);
-        if (from < until) shard->restore(index, from - begin, until - from, to + (from - offset), stream);
-        begin = end;
+      while (count > 0) {
+        const FilePart part = file_part(held.data(), ranks(), members_in(desc), offset, count);
+        shard(part.rank).restore(index, part.offset, part.bytes, to, stream);
+        offset += part.bytes;
+        count -= part.bytes;
+        to += part.bytes;
       }
     }, out);
     return;

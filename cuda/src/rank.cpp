@@ -270,24 +270,28 @@ InputType Rank::mixed_type(int32_t index) const {
 
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  const bool ends = ends_mixer(desc_, index);
   const PackedWeight& out = attends(desc_.mixer(index)) ? l.o : l.mix_out;
-  branch_gemm(shape, out, l.o_bias, space_.attention[static_cast<size_t>(index)], mixed_type(index), ends, on);
-  if (!ends) return;
+  branch_gemm(shape, out, l.o_bias, space_.attention[static_cast<size_t>(index)], mixed_type(index), ends_mixer(desc_, index), on);
+}
+
+void Rank::end_mixer_branch(const StepShape& shape, int32_t index, const Stream& on) {
+  if (!ends_mixer(desc_, index)) return;
   const BranchNorm next = mlp_norm(index);
-  end_branch(shape, true, l.attn_end_norm, nullptr, &next, on);
+  end_branch(shape, true, shard_.layer(index).attn_end_norm, nullptr, &next, on);
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
-  if (is_mixture(index)) return mixture(shape, index, on);
   for (const Span& span : spans(shape)) feed_forward(span, index, on);
 }
 
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
+  branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.gated(mlp_act(l)), ends_mlp(desc_, index), on);
+}
+
+void Rank::finish_layer(const StepShape& shape, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
   const bool has_input = desc_.layer_input_width != 0, ends = ends_mlp(desc_, index);
-  if (!is_mixture(index))
-    branch_gemm(shape, l.down, nullptr, space_.ffn[static_cast<size_t>(index)], activations_.gated(mlp_act(l)), ends, on);
   if (has_input) {
     const BranchNorm input{nullptr, activations_.residual(activations_.act_of({&l.input_gate, &l.input_down})), ends};
     if (ends) end_branch(shape, true, l.ffn_end_norm, nullptr, &input, on);
@@ -344,7 +348,7 @@ Act Rank::experts_act(const Layer& l) const { return activations_.act_of({&l.exp
 void Rank::feed_forward(const Span& span, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   ActRows out = space_.ffn[static_cast<size_t>(index)];
-  out.base = static_cast<uint8_t*>(out.base) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
+  out.base = act_column(out.base, shard_.rows(index).ffn.first);
   gated_pair(span, index, mlp_norm(index), l.gate, l.up, out, on);
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/states/states.h"
 #include "millrace/engine.h"
 #include "src/activations.h"
+#include "src/kinds.h"
 #include "src/model.h"
 #include "src/step_input.h"
 #include "src/workspace.h"
@@ -24,8 +25,8 @@ namespace mr::cuda {
 // Allocates its memory once; queueing allocates nothing and waits for nothing. The caller has made the GPU the thread's own. What is
 // queued depends on the shape alone.
 //
-// A step is queued stage by stage, as the functions below follow one another. What a stage gives is its rank's part of every row;
-// before the next the rows are made whole (forward.h).
+// A step is queued stage by stage, as the functions below follow one another. A stage that is said to write a part gives its rank's
+// columns of every row; before the next stage the rows are made whole (forward.h). The others are computed alike on every rank.
 class Rank {
  public:
   // Throws RESOURCE_EXHAUSTED when the ledger does not allow the cache or the workspace.
@@ -42,12 +43,46 @@ class Rank {
   void set_slots(const StepShape& shape, cudaStream_t stream);
 
   void begin(const StepShape& shape, const Stream& on);
-  void mix_tokens(const StepShape& shape, int32_t layer, const Stream& on);    // into space().attention: queries() of every row
-  void project(const StepShape& shape, int32_t layer, const Stream& on);       // adds to space().x: hidden()
-  // Into space().ffn: ffn(). The experts of a mixture are computed to the end: added to space().x, or into space().branch.
+  // If heads_apart(), a part of space().heads, which mix_tokens() reads.
+  void multiply_heads(const StepShape& shape, int32_t layer, const Stream& on);
+  void mix_tokens(const StepShape& shape, int32_t layer, const Stream& on);    // a part of space().attention
+  // Adds to a part of space().x, or if more than a sum ends the mixer's branch, writes a part of space().branch.
+  void project(const StepShape& shape, int32_t layer, const Stream& on);
+  void end_mixer_branch(const StepShape& shape, int32_t layer, const Stream& on);
+  // Of a dense MLP: a part of space().ffn, and then as project().
   void feed_forward(const StepShape& shape, int32_t layer, const Stream& on);
-  // Adds to space().x: hidden(). On one device also what follows the MLP in some models: the layer's input, and its scale.
   void project_down(const StepShape& shape, int32_t layer, const Stream& on);
+
+  struct Span {  // rows of one kernel class
+    int32_t first, count;
+    GemmClass kind;
+  };
+  struct Spans {
+    Span decode, prefill;
+    const Span* begin() const { return &decode; }
+    const Span* end() const { return &decode + 2; }
+  };
+  static Spans spans(const StepShape& shape);
+
+  // Of a mixture of experts, for expert_rows() rows of one class at most: routes the rows, and writes a part of
+  // space().experts.ffn by pair, and of space().experts.shared_ffn.
+  void gate_experts(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
+  // As project(). If sums_apart(), it writes a part of space().experts.sums instead, and combine_experts() adds them to space().x or
+  // writes space().branch.
+  void project_experts(const Span& rows, int32_t layer, const Stream& on);
+  void combine_experts(const Span& rows, int32_t layer, const Stream& on);
+  int32_t expert_rows(int32_t layer) const;  // the same on all ranks
+  bool is_mixture(int32_t layer) const { return desc_.mlp(layer).kind == MR_MLP_EXPERTS; }
+  bool sums_apart(int32_t layer) const { return model_->ranks() > 1 && reads_whole_sums(desc_.experts(layer)); }
+
+  // Whether norms read all heads of Q and of K, of which each rank has some.
+  bool heads_apart(int32_t layer) const {
+    return model_->ranks() > 1 && (desc_.mixer(layer).flags & MR_MIX_QK_ROW_NORM) != 0;
+  }
+
+  // What follows the MLP in some models: the end of its branch, the layer's input, and its scale.
+  void finish_layer(const StepShape& shape, int32_t layer, const Stream& on);
+  bool ends_layer(int32_t layer) const;  // whether finish_layer() queues anything
   // The last norm and the head of the rows that jobs [first, first + count) name, into space().logits from row 0 on: vocab().
   void head(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
   // Of jobs [first, first + count), whose rows of logits lie from row 0 on. Jobs of kJobNone are not sampled.
@@ -57,11 +92,6 @@ class Rank {
   cudaError_t hidden_rows(const StepShape& shape, const Stream& on) const;
 
  private:
-  struct Span {  // rows of one kernel class
-    int32_t first, count;
-    GemmClass kind;
-  };
-
   // The norm of the residual stream that a branch begins with.
   struct BranchNorm {
     const float* weight;   // null: the residual stream is converted as it is
@@ -70,17 +100,9 @@ class Rank {
   };
   BranchNorm mixer_norm(int32_t layer) const;
   BranchNorm mlp_norm(int32_t layer) const;  // of a mixture: of its experts
-  bool ends_layer(int32_t layer) const;  // whether end_layer queues the last kernel of the layer
 
   Rows rows_from(const StepShape& shape, int32_t first) const;
   Rows rows_of(const StepShape& shape, int32_t first, int32_t layer) const;  // with the block tables of the layer's group
-  struct Spans {
-    Span decode, prefill;
-    const Span* begin() const { return &decode; }
-    const Span* end() const { return &decode + 2; }
-  };
-
-  static Spans spans(const StepShape& shape);
   void begin_rows(const StepShape& shape, const Stream& on);
   void layer_inputs(const StepShape& shape, const Stream& on);
   void attend(const StepShape& shape, int32_t layer, const Stream& on);
@@ -99,12 +121,12 @@ class Rank {
   // out = activation(gate) * up of the residual stream, normed as `source` says.
   void gated_pair(const Span& span, int32_t layer, const BranchNorm& source, const PackedWeight& gate, const PackedWeight& up,
                   const ActRows& out, const Stream& on);
-  bool is_mixture(int32_t layer) const { return desc_.mlp(layer).kind == MR_MLP_EXPERTS; }
-  void mixture(const StepShape& shape, int32_t layer, const Stream& on);
-  void mix(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
   void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const Stream& on);
-  ExpertGemmArgs gate_experts(const Span& rows, int32_t layer, const InputType& type, const Stream& on);
-  void multiply_shared(const Span& rows, int32_t layer, const Stream& on);
+  ExpertGemmArgs expert_args(const Span& rows, int32_t layer) const;
+  void multiply_gates(const Span& rows, int32_t layer, const Stream& on);
+  ActRows shared_ffn(const Span& rows, int32_t layer) const;  // row 0, of which the first of `rows` is in the buffer
+  void gate_shared(const Span& rows, int32_t layer, const Stream& on);
+  void project_shared(const Span& rows, int32_t layer, float* out, const Stream& on);
   CombineArgs combine_args(const Span& rows, int32_t layer) const;
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
   Act mlp_act(const Layer& l) const;

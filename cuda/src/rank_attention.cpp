@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/attention/attention.h"
+#include "kernels/qk_rows.h"
 #include "kernels/qkv.h"
 #include "src/error.h"
 #include "src/rank.h"
@@ -31,20 +32,30 @@ bool Rank::try_heads_epilogue(const StepShape& shape, int32_t index, const Strea
 }
 
 void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
-  if (!try_heads_epilogue(shape, index, on)) {
-    const Layer& l = shard_.layer(index);
-    const mr_mixer_desc& m = desc_.mixer(index);
-    float* const keys = space_.qkv + query_width(m);
-    // The gates between the queries have biases too, which finish_qkv does not read.
-    const GemmTarget qkv[3] = {{l.q, gated_output(m) ? l.q_bias : nullptr, space_.qkv, sizes_.qkv_stride},
-                               {l.k, nullptr, keys, sizes_.qkv_stride},
-                               {l.v, nullptr, keys + key_width(m), sizes_.qkv_stride}};
-    const int32_t count = m.kv_layer != 0 ? 1 : (m.flags & MR_MIX_VALUE_IS_KEY) != 0 ? 2 : 3;
-    for (const Span& span : spans(shape)) normed_gemm(span, mixer_norm(index), Epilogue::kStoreF32, count, qkv, on);
+  if (heads_apart(index)) {
+    finish_qkv(shape, index, on);
+  } else if (!try_heads_epilogue(shape, index, on)) {
+    multiply_heads(shape, index, on);
     finish_qkv(shape, index, on);
   }
   attention(shape, index, on);
   if (gated_output(desc_.mixer(index))) gate_output(shape, index, on);
+}
+
+void Rank::multiply_heads(const StepShape& shape, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const mr_mixer_desc& m = desc_.mixer(index);
+  const bool apart = heads_apart(index);
+  const int64_t stride = apart ? sizes_.heads_stride : sizes_.qkv_stride;
+  float* const queries = apart ? space_.heads + shard_.rank() * heads_width(m) : space_.qkv;
+  float* const values = space_.qkv + query_width(m) + key_width(m);
+  // The gates between the queries have biases too, which finish_qkv does not read.
+  const bool biased = apart || gated_output(m);
+  const GemmTarget qkv[3] = {{l.q, biased ? l.q_bias : nullptr, queries, stride},
+                             {l.k, apart ? l.k_bias : nullptr, queries + query_width(m), stride},
+                             {l.v, nullptr, values, sizes_.qkv_stride}};
+  const int32_t count = m.kv_layer != 0 ? 1 : (m.flags & MR_MIX_VALUE_IS_KEY) != 0 ? 2 : 3;
+  for (const Span& span : spans(shape)) normed_gemm(span, mixer_norm(index), Epilogue::kStoreF32, count, qkv, on);
 }
 
 void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
@@ -60,12 +71,19 @@ void Rank::finish_qkv(const StepShape& shape, int32_t index, const Stream& on) {
     args.rows = shape.rows;
     args.q_width = static_cast<int32_t>(query_width(m));
     args.k_width = queries_only ? 0 : static_cast<int32_t>(key_width(m));
-    args.q_bias = l.q_bias;
-    args.k_bias = l.k_bias;
     args.q_norm = l.q_norm;
     args.k_norm = l.k_norm;
     args.eps = desc_.norm_eps;
     args.copies_keys = value_is_key;
+    if (heads_apart(index)) {
+      args.parts = space_.heads;
+      args.parts_stride = sizes_.heads_stride;
+      args.part = shard_.rank();
+      args.part_count = model_->ranks();
+    } else {
+      args.q_bias = l.q_bias;
+      args.k_bias = l.k_bias;
+    }
     CUDA_CHECK(launch_norm_qk_rows(args, on));
   }
   FinishQkvArgs finish{};
@@ -113,13 +131,14 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   args.scale = attention_scale(m);
   args.cap = m.score_cap;
   args.window = m.window;
-  if (shard_.layer(index).sinks != nullptr) args.sinks = shard_.layer(index).sinks + shard_.queries().first / m.key_dim;
+  const int64_t first_column = shard_.rows(index).attended.first;
+  if (shard_.layer(index).sinks != nullptr) args.sinks = shard_.layer(index).sinks + first_column / m.key_dim;
   args.q_stride = sizes_.q_stride;
   args.out_stride = out.stride;
   args.out_act = mixed_type(index).act;
   args.keys = kv_.data() + cache.keys;
   args.values = kv_.data() + cache.values;
-  void* const part = static_cast<uint8_t*>(out.base) + shard_.queries().first * static_cast<int64_t>(kActBytes);
+  void* const part = act_column(out.base, first_column);
   for (int32_t first = 0, piece = 0; first < shape.decode_rows; first += sizes_.decode_rows, ++piece) {
     DecodeAttentionArgs decode{};
     decode.common = args;
@@ -159,7 +178,7 @@ void Rank::gate_output(const StepShape& shape, int32_t index, const Stream& on) 
   const mr_mixer_desc& m = desc_.mixer(index);
   const ActRows& out = space_.attention[static_cast<size_t>(index)];
   GateOutputArgs args{};
-  args.out = out.base;
+  args.out = act_column(out.base, shard_.rows(index).attended.first);
   args.out_stride = out.stride;
   args.act = mixed_type(index).act;
   args.q = space_.qkv;

@@ -13,36 +13,62 @@
 
 namespace mr::cuda {
 
-void Rank::mixture(const StepShape& shape, int32_t index, const Stream& on) {
-  const Layer& l = shard_.layer(index);
+int32_t Rank::expert_rows(int32_t index) const {
   const mr_experts_desc& e = desc_.experts(index);
-  int32_t most = sizes_.expert_rows(e);
-  if (!swiglu_supported(l.expert_gate, l.expert_up))  // their sums lie where those of down will
-    most = std::min(most, static_cast<int32_t>(space_.experts.out_count / (2 * e.used * row_stride(desc_.mlp(index).width))));
-  for (const Span& span : spans(shape))
-    for (int32_t done = 0; done < span.count; done += most)
-      mix(shape, {span.first + done, std::min(most, span.count - done), span.kind}, index, on);
+  const int32_t most = sizes_.expert_rows(e);
+  const Layer& l = shard_.layer(index);
+  if (swiglu_supported(l.expert_gate, l.expert_up)) return most;
+  // The sums of gate and of up lie where those of down will. A rank has a part of the width; the whole is the same on all ranks.
+  return std::min(most, static_cast<int32_t>(space_.experts.out_count / (2 * e.used * row_stride(model_->desc().mlp(index).width))));
 }
 
-void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const Stream& on) {
+void Rank::gate_experts(const StepShape& shape, const Span& rows, int32_t index, const Stream& on) {
+  choose_experts(shape, rows, index, mlp_norm(index), on);
+  multiply_gates(rows, index, on);
+  if (shard_.layer(index).shared_gate.data != nullptr) gate_shared(rows, index, on);
+}
+
+void Rank::project_experts(const Span& rows, int32_t index, const Stream& on) {
+  const ExpertSpace& space = space_.experts;
   const Layer& l = shard_.layer(index);
-  const BranchNorm source = mlp_norm(index);
-  choose_experts(shape, rows, index, source, on);
-  const ExpertGemmArgs down = gate_experts(rows, index, source.type, on);
+  ExpertGemmArgs down = expert_args(rows, index);
+  down.targets[0] = {l.expert_down, nullptr};
+  down.x = space.ffn;
+  down.x_stride = row_stride(model_->desc().mlp(index).width);
+  down.out = space.out;
+  down.out_stride = sizes_.hidden_stride;
+  down.x_scale = down.pair_scale;
+
   CombineArgs sum = combine_args(rows, index);
-  const bool of_one_row = expert_branch_supported(down);
-  if (of_one_row && sum.end_norm == nullptr && sum.shared == nullptr) {
-    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, sum.x, sum.branch}, on));
-    return;
+  float* shared = space.shared;
+  if (sums_apart(index)) {
+    sum.end_norm = sum.shared = sum.shared_router = sum.shared_end_norm = nullptr;
+    sum.branch = space.sums + shard_.hidden().first;
+    shared = sum.branch + rows.count * sizes_.hidden_stride;
   }
+  const bool of_one_row = expert_branch_supported(down), ends = sum.end_norm == nullptr && sum.shared == nullptr;
   if (of_one_row) {
-    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, nullptr, space_.experts.out}, on));
+    float* const out = ends ? sum.branch : space.out;
+    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, out == nullptr ? sum.x : nullptr, out}, on));
     sum.weights = sum.bias = nullptr;
     sum.used = 1;
   } else {
     CUDA_CHECK(launch_expert_gemm(down, on));
   }
-  if (l.shared_down.data != nullptr) multiply_shared(rows, index, on);
+  if (l.shared_down.data != nullptr) project_shared(rows, index, shared, on);
+  if (!of_one_row || !ends) CUDA_CHECK(launch_combine(sum, on));
+}
+
+void Rank::combine_experts(const Span& rows, int32_t index, const Stream& on) {
+  CombineArgs sum = combine_args(rows, index);
+  const int64_t part = shard_.hidden().first;
+  sum.x -= part;
+  if (sum.branch != nullptr) sum.branch -= part;
+  sum.dim = desc_.hidden;
+  sum.y = space_.experts.sums;
+  sum.weights = sum.bias = nullptr;
+  sum.used = 1;
+  if (sum.shared != nullptr) sum.shared = sum.y + rows.count * sizes_.hidden_stride;
   CUDA_CHECK(launch_combine(sum, on));
 }
 
@@ -73,8 +99,11 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   route.rows = rows.count;
   route.plan = space.plan;
   route.bytes = space.bytes;
-  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down})
-    route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
+  for (int32_t rank = 0; rank < model_->ranks(); ++rank) {  // the first rank counts what all read
+    const Layer& part = model_->shard(rank).layer(index);
+    for (const PackedWeight* w : {&part.expert_gate, &part.expert_up, &part.expert_down})
+      route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
+  }
   if (choose_supported(e, rows.count)) {
     const bool norms = !source.applied && source.weight != nullptr;
     const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
@@ -91,93 +120,101 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   CUDA_CHECK(launch_plan_experts(plan, on));
 }
 
-// Gate and up, from space().norm into space().experts.ffn, by pair. Returns the GEMM from there into space().experts.out.
-ExpertGemmArgs Rank::gate_experts(const Span& rows, int32_t index, const InputType& type, const Stream& on) {
-  const Layer& l = shard_.layer(index);
+// What the grouped GEMMs of these rows share. pair_scale is that of space().experts.ffn.
+ExpertGemmArgs Rank::expert_args(const Span& rows, int32_t index) const {
   const mr_experts_desc& e = desc_.experts(index);
-  const ExpertSpace& space = space_.experts;
-  const int64_t width = row_stride(desc_.mlp(index).width);
-  const int32_t activation = desc_.mlp(index).activation, pairs = rows.count * e.used;
-  const InputType gated_type = activations_.gated(type.act);
   ExpertGemmArgs args;
   args.kind = rows.kind;
-  args.act = type.act;
-  args.x_scale = type.scale;
-  args.plan = space.plan;
+  args.act = mlp_norm(index).type.act;
+  args.plan = space_.experts.plan;
   args.tile = expert_tile(rows.kind, e.count, rows.count * e.used);
   args.rows = rows.count;
   args.experts = e.count;
-  args.pairs = pairs;
-  args.pair_scale = gated_type.scale;
-  args.activation = activation;
+  args.pairs = rows.count * e.used;
+  args.pair_scale = activations_.gated(args.act).scale;
+  args.activation = desc_.mlp(index).activation;
+  return args;
+}
 
+// Gate and up, from space().norm into its part of space().experts.ffn, by pair.
+void Rank::multiply_gates(const Span& rows, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const ExpertSpace& space = space_.experts;
+  const int64_t width = row_stride(model_->desc().mlp(index).width);
+  void* const ffn = act_column(space.ffn, shard_.rows(index).ffn.first);
   const ExpertTarget gate{l.expert_gate, l.expert_gate_bias}, up{l.expert_up, l.expert_up_bias};
+  ExpertGemmArgs args = expert_args(rows, index);
   args.x = act_row(space_.norm, rows.first, sizes_.hidden_stride);
   args.x_stride = sizes_.hidden_stride;
-  args.x_share = e.used;
-  args.out_stride = width;
+  args.x_share = desc_.experts(index).used;
+  args.x_scale = mlp_norm(index).type.scale;
   if (swiglu_supported(l.expert_gate, l.expert_up)) {
     args.targets[0] = gate;
     args.targets[1] = up;
     args.count = 2;
-    args.out = space.ffn;
+    args.out = ffn;
+    args.out_stride = width;
     CUDA_CHECK(launch_expert_gemm(args, on));
-  } else {
-    float* const sums[2] = {space.out, space.out + pairs * width};
-    args.targets[0] = gate;
-    args.out = sums[0];
-    CUDA_CHECK(launch_expert_gemm(args, on));
-    args.targets[0] = up;
-    args.out = sums[1];
-    CUDA_CHECK(launch_expert_gemm(args, on));
-    SwigluArgs gated{};
-    gated.gate = sums[0];
-    gated.up = sums[1];
-    gated.act = type.act;
-    gated.out = space.ffn;
-    gated.rows = pairs;
-    gated.dim = desc_.mlp(index).width;
-    gated.in_stride = gated.up_stride = gated.out_stride = width;
-    gated.scale = 1 / gated_type.scale;
-    gated.activation = activation;
-    CUDA_CHECK(launch_swiglu(gated, on));
+    return;
   }
-
-  args.targets[0] = {l.expert_down, nullptr};
-  args.count = 1;
-  args.x = space.ffn;
-  args.x_stride = width;
-  args.x_share = 1;
-  args.out = space.out;
-  args.out_stride = sizes_.hidden_stride;
-  args.x_scale = gated_type.scale;
-  return args;
+  const int64_t stride = row_stride(l.expert_gate.rows);
+  float* const sums[2] = {space.out, space.out + args.pairs * stride};
+  args.out_stride = stride;
+  args.targets[0] = gate;
+  args.out = sums[0];
+  CUDA_CHECK(launch_expert_gemm(args, on));
+  args.targets[0] = up;
+  args.out = sums[1];
+  CUDA_CHECK(launch_expert_gemm(args, on));
+  SwigluArgs gated{};
+  gated.gate = sums[0];
+  gated.up = sums[1];
+  gated.act = args.act;
+  gated.out = ffn;
+  gated.rows = args.pairs;
+  gated.dim = static_cast<int32_t>(l.expert_gate.rows);
+  gated.in_stride = gated.up_stride = stride;
+  gated.out_stride = width;
+  gated.scale = 1 / args.pair_scale;
+  gated.activation = args.activation;
+  CUDA_CHECK(launch_swiglu(gated, on));
 }
 
-// Into space().experts.shared.
-void Rank::multiply_shared(const Span& rows, int32_t index, const Stream& on) {
-  const Layer& l = shard_.layer(index);
-  const ExpertSpace& space = space_.experts;
-  // The first of these rows is the first of the buffers.
-  ActRows ffn = space.shared_ffn[static_cast<size_t>(index)];
+ActRows Rank::shared_ffn(const Span& rows, int32_t index) const {
+  ActRows ffn = space_.experts.shared_ffn[static_cast<size_t>(index)];
   ffn.base = act_row(ffn.base, -rows.first, ffn.stride);
+  return ffn;
+}
+
+void Rank::gate_shared(const Span& rows, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  ActRows ffn = shared_ffn(rows, index);
+  ffn.base = act_column(ffn.base, shard_.rows(index).shared.first);
   const Act act = activations_.act_of({&l.shared_gate, &l.shared_up, &l.shared_down});
   const bool as_experts = l.expert_norm == nullptr && act == experts_act(l);  // whose inputs are in space().norm
   gated_pair(rows, index, {l.ffn_norm, normed_type(act, l.ffn_norm), as_experts}, l.shared_gate, l.shared_up, ffn, on);
-  const GemmTarget down{l.shared_down, nullptr, space.shared - rows.first * sizes_.hidden_stride, sizes_.hidden_stride};
+}
+
+// Its part of the columns of rows.count rows, from out on.
+void Rank::project_shared(const Span& rows, int32_t index, float* out, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const ActRows ffn = shared_ffn(rows, index);
+  const Act act = activations_.act_of({&l.shared_gate, &l.shared_up, &l.shared_down});
+  const GemmTarget down{l.shared_down, nullptr, out - rows.first * sizes_.hidden_stride, sizes_.hidden_stride};
   CUDA_CHECK(launch_gemm(gemm_args(rows, activations_.gated(act), ffn.base, ffn.stride, Epilogue::kStoreF32, 1, &down), on));
 }
 
-// Into the residual stream, or where a branch ends with more, into space().branch.
+// Its part of the columns, into the residual stream, or where a branch ends with more, into space().branch. y and the shared
+// expert's results have the part from their first column on.
 CombineArgs Rank::combine_args(const Span& rows, int32_t index) const {
   const Layer& l = shard_.layer(index);
   const mr_experts_desc& e = desc_.experts(index);
   const ExpertSpace& space = space_.experts;
-  const int64_t skip = rows.first * sizes_.hidden_stride;
+  const int64_t skip = rows.first * sizes_.hidden_stride + shard_.hidden().first;
   CombineArgs args{};
   args.ids = space.ids;
   args.weights = space.weights;
-  args.used = e.used;
+  args.ids_stride = args.used = e.used;
   args.experts = e.count;
   args.y = space.out;
   args.bias = l.expert_down_bias;
@@ -191,7 +228,7 @@ CombineArgs Rank::combine_args(const Span& rows, int32_t index) const {
   args.y_stride = args.shared_stride = args.x_stride = sizes_.hidden_stride;
   args.eps = desc_.norm_eps;
   args.rows = rows.count;
-  args.dim = desc_.hidden;
+  args.dim = static_cast<int32_t>(shard_.hidden().count);
   return args;
 }
 

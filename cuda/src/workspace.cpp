@@ -66,8 +66,8 @@ Act attention_act(const mr_runner_config& config) {
   return config.kv_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
 }
 
-ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces) {
-  int64_t logits = 0, pairs = 0, experts = 0, tiles = 0, ffn = 0, out = 0, shared = 0;
+ExpertSpace lay_out_experts(const Description& d, const Sizes& s, int32_t ranks, Pieces& pieces) {
+  int64_t logits = 0, pairs = 0, experts = 0, tiles = 0, ffn = 0, out = 0, shared = 0, sums = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     if (d.mlp(i).kind != MR_MLP_EXPERTS) continue;
     const mr_experts_desc& e = d.experts(i);
@@ -79,6 +79,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces
     ffn = std::max(ffn, of_layer * width);
     out = std::max({out, of_layer * s.hidden_stride, 2 * e.used * width});
     if (e.shared_width != 0) shared = std::max(shared, rows);
+    if (ranks > 1 && reads_whole_sums(e)) sums = std::max(sums, 2 * rows);
   }
   ExpertSpace space{};
   if (pairs == 0) return space;
@@ -94,6 +95,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces
   for (int32_t i = 0; i < d.layer_count(); ++i)
     space.shared_ffn.push_back(d.experts(i).shared_width == 0 ? ActRows{nullptr, 0} : activated.of(d.experts(i).shared_width));
   space.shared = pieces.take<float>(shared * s.hidden_stride);
+  space.sums = sums == 0 ? nullptr : pieces.take<float>(sums * s.hidden_stride);
   space.bytes = pieces.take<uint64_t>(1);
   return space;
 }
@@ -122,12 +124,13 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
   lay_out_cache(part, c);
   lay_out_state(part);
   hidden_stride = row_stride(d.hidden);
-  q_stride = qkv_stride = gate_stride = convolved_stride = mix_gate_stride = scalar_stride = 0;
+  q_stride = qkv_stride = heads_stride = gate_stride = convolved_stride = mix_gate_stride = scalar_stride = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     const mr_mixer_desc& m = part.mixer(i);
     if (attends(m)) {
       q_stride = std::max(q_stride, row_stride(int64_t{m.heads} * layout(i).padded_dim));
       qkv_stride = std::max(qkv_stride, row_stride(query_width(m) + key_width(m) + value_width(m)));
+      if (ranks > 1 && (m.flags & MR_MIX_QK_ROW_NORM) != 0) heads_stride = std::max(heads_stride, row_stride(ranks * heads_width(m)));
     } else {
       qkv_stride = std::max(qkv_stride, row_stride(mix_in_width(m, d.hidden)));
     }
@@ -211,6 +214,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   x = pieces.take<float>(t * s.hidden_stride);
   norm = pieces.act(std::max<int64_t>(t, s.logit_rows) * s.hidden_stride);
   qkv = pieces.take<float>(t * s.qkv_stride);
+  heads = s.heads_stride == 0 ? nullptr : pieces.take<float>(t * s.heads_stride);
   q = pieces.act(t * s.q_stride);
   WideRows attended(pieces, t), activated(pieces, t);
   int64_t widest = s.hidden_stride;
@@ -230,7 +234,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
     input_rows = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.inputs_stride);
     input_ffn = WideRows(pieces, t).of(d.layer_input_width);
   }
-  experts = lay_out_experts(d, s, pieces);
+  experts = lay_out_experts(d, s, model.ranks(), pieces);
   states = lay_out_states(d, s, pieces);
   input_sums = pieces.bytes(static_cast<uint64_t>(input_sum_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
   semaphores = pieces.take<uint32_t>(kGemmSemaphores);

@@ -32,6 +32,9 @@ struct LayerCache {
 // Elements of a row of activations.
 inline int64_t row_stride(int64_t width) { return (width + kRowAlign - 1) / kRowAlign * kRowAlign; }
 
+// Numbers of a row of queries and keys.
+inline int64_t heads_width(const mr_mixer_desc& m) { return query_width(m) + (m.kv_layer != 0 ? 0 : key_width(m)); }
+
 // Sizes that follow from a model and a configuration; of one rank, and the same on each.
 struct Sizes {
   Kinds kinds;                            // of the rank's heads
@@ -47,6 +50,7 @@ struct Sizes {
   // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads. The widest
   // layer's, where layers differ.
   int64_t hidden_stride, q_stride, qkv_stride, gate_stride, inputs_stride, vocab_stride;  // elements
+  int64_t heads_stride;   // of several ranks with norms over all heads; else 0
   int64_t convolved_stride, mix_gate_stride, scalar_stride;  // of gated delta nets; 0 without them
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
@@ -91,6 +95,9 @@ inline void* act_row(void* base, int64_t row, int64_t stride) {
   return static_cast<uint8_t*>(base) + row * stride * static_cast<int64_t>(kActBytes);
 }
 
+// Column `column` of activations.
+inline void* act_column(void* base, int64_t column) { return act_row(base, column, 1); }
+
 // Where mixtures of experts compute their rows, at most `rows` at a time; null without mixtures. Pairs are of a row and one
 // of its experts. As large as any layer needs.
 struct ExpertSpace {
@@ -103,6 +110,8 @@ struct ExpertSpace {
   float* out;        // (pairs, hidden_stride), before that gate and up of (pairs, width) each if their types differ
   std::vector<ActRows> shared_ffn;  // by layer: (rows, stride) act
   float* shared;     // (rows, hidden_stride)
+  float* sums;       // (2 * rows, hidden_stride) of several ranks where a branch reads whole rows of sums (kinds.h), else null: over the
+                     // rows' experts, and from the row after the last of those on, of the shared expert
   uint64_t* bytes;   // (1) of the experts that the step has read
 };
 
@@ -119,6 +128,7 @@ struct Workspace {
   float* x;        // (T, hidden_stride) residual stream
   void* norm;      // (T, hidden_stride) act (activations.h); of the head: (L, hidden_stride)
   float* qkv;      // (T, qkv_stride): Q, K, V one after another, or MIX_IN's product
+  float* heads;    // (T, heads_stride): heads_width() numbers of one rank after another
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
   std::vector<ActRows> attention;  // by layer: (T, stride) act: heads of head_dim, or what MIX_OUT multiplies
   std::vector<ActRows> ffn;        // by layer: (T, stride) act; null of mixtures

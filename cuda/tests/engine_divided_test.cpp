@@ -10,18 +10,6 @@
 namespace mr::cuda::test {
 namespace {
 
-// Prompts in chunks together with decoding, few rows and many.
-std::vector<Request> requests(int32_t count, int32_t vocab) {
-  std::vector<Request> all;
-  for (int32_t slot = 0; slot < count; ++slot) {
-    Request r{slot, {}, 1 + slot % 12, 12 + slot % 5};
-    for (int32_t i = 0; i < 3 + slot * 7 % 90; ++i) r.prompt.push_back((slot * 31 + i * 17) % vocab);
-    r.seed = static_cast<uint64_t>(slot) + 5;
-    all.push_back(r);
-  }
-  return all;
-}
-
 class DividedAmong : public testing::TestWithParam<std::vector<int32_t>> {  // indices of GPUs
  protected:
   void SetUp() override {

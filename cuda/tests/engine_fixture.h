@@ -48,9 +48,9 @@ inline UniformShape desc_of(int32_t heads, int32_t kv_heads, int32_t head_dim) {
   return d;
 }
 
-// Returns file bytes of a tensor: normal numbers with a variance that keeps the size of activations. F32, F16 or Q8_0.
+// Returns file bytes of a tensor: normal numbers with a variance that keeps the size of activations. F32, F16, Q8_0 or MXFP4.
 inline std::vector<uint8_t> random_bytes(const mr_tensor_desc& t, std::mt19937& random) {
-  const int64_t in = t.dims[0], out = t.ndims == 1 ? 1 : t.dims[1];
+  const int64_t in = t.dims[0], out = (t.ndims > 1 ? t.dims[1] : 1) * (t.ndims > 2 ? t.dims[2] : 1);
   std::normal_distribution<float> normal;
   const float spread = t.ndims == 1 ? 0.1f : 1.0f / std::sqrt(static_cast<float>(in));
   std::vector<uint8_t> bytes(tensor_file_size(t));
@@ -60,6 +60,11 @@ inline std::vector<uint8_t> random_bytes(const mr_tensor_desc& t, std::mt19937& 
       std::memcpy(&bytes[at], &scale, 2);
       for (size_t i = 2; i < 34; ++i) bytes[at + i] = static_cast<uint8_t>(random());
     }
+    return bytes;
+  }
+  if (t.type == kMXFP4) {
+    for (size_t at = 0; at < bytes.size(); ++at)  // scales of 1/64 and 1/32
+      bytes[at] = static_cast<uint8_t>(at % 17 == 0 ? 121 + random() % 2 : random());
     return bytes;
   }
   for (int64_t i = 0; i < in * out; ++i) {
@@ -79,35 +84,38 @@ struct TensorBytes {
   std::vector<uint8_t> bytes;
 };
 
-// Returns all tensors of a model. Its matrices have one type, and their bytes come from matrix(desc, random).
-template <class Matrix>
-std::vector<TensorBytes> random_tensors(const UniformShape& desc, int32_t type, Matrix matrix) {
-  const Description described = description_of(desc);
+// Returns all tensors of a model. type_of(role) is the type of its matrices, and their bytes come from matrix(desc, random).
+template <class TypeOf, class Matrix>
+std::vector<TensorBytes> described_tensors(const Description& desc, TypeOf type_of, Matrix matrix) {
   std::vector<TensorBytes> tensors;
   std::mt19937 random(7);
   for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!has_role(described, role, 0)) continue;
-    const int32_t layers = in_layer(role) ? desc.layers : 1;
+    const int32_t layers = in_layer(role) ? desc.layer_count() : 1;
     for (int32_t layer = 0; layer < layers; ++layer) {
+      if (!has_role(desc, role, layer)) continue;
       mr_tensor_desc t{};
       t.struct_size = sizeof t;
       t.role = role;
       t.layer = in_layer(role) ? layer : -1;
-      t.type = is_vector(role) ? kF32 : type;
-      t.ndims = is_vector(role) ? 1 : 2;
-      role_dims(described, role, 0, t.dims);
-      tensors.push_back({t, t.ndims == 1 ? random_bytes(t, random) : matrix(t, random)});
+      t.type = is_vector(role) ? int32_t{kF32} : type_of(role);
+      t.ndims = (is_vector(role) ? 1 : 2) + (is_stack(role) ? 1 : 0);
+      role_dims(desc, role, layer, t.dims);
+      tensors.push_back({t, is_vector(role) ? random_bytes(t, random) : matrix(t, random)});
     }
   }
   return tensors;
+}
+template <class Matrix>
+std::vector<TensorBytes> random_tensors(const UniformShape& desc, int32_t type, Matrix matrix) {
+  return described_tensors(description_of(desc), [type](int32_t) { return type; }, matrix);
 }
 inline std::vector<TensorBytes> random_tensors(const UniformShape& desc, int32_t type) {
   return random_tensors(desc, type, random_bytes);
 }
 
-inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const UniformShape& desc,
+inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const Description& desc,
                                           const std::vector<TensorBytes>& tensors) {
-  auto model = std::make_shared<Model>(device, description_of(desc));
+  auto model = std::make_shared<Model>(device, desc);
   for (const TensorBytes& t : tensors) {
     auto staging = std::make_shared<Buffer>(device, t.bytes.size(), MR_PURPOSE_STAGING);
     staging->write(0, t.bytes.data(), t.bytes.size());
@@ -115,6 +123,11 @@ inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device,
   }
   model->seal();
   return model;
+}
+
+inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const UniformShape& desc,
+                                          const std::vector<TensorBytes>& tensors) {
+  return bound_model(device, description_of(desc), tensors);
 }
 
 inline std::shared_ptr<Model> random_model(const std::shared_ptr<Device>& device, const UniformShape& desc, int32_t type) {

@@ -26,4 +26,16 @@ inline std::shared_ptr<Device> open_together(const std::vector<int32_t>& indices
   return std::make_shared<Device>(options);
 }
 
+// Prompts in chunks together with decoding, few rows and many.
+inline std::vector<Request> requests(int32_t count, int32_t vocab) {
+  std::vector<Request> all;
+  for (int32_t slot = 0; slot < count; ++slot) {
+    Request r{slot, {}, 1 + slot % 12, 12 + slot % 5};
+    for (int32_t i = 0; i < 3 + slot * 7 % 90; ++i) r.prompt.push_back((slot * 31 + i * 17) % vocab);
+    r.seed = static_cast<uint64_t>(slot) + 5;
+    all.push_back(r);
+  }
+  return all;
+}
+
 }  // namespace mr::cuda::test

@@ -20,6 +20,19 @@ struct Stack {
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     }
   }
+  // Rows [first, first + rows) of each matrix of another stack.
+  Stack(const Stack& whole, int64_t first, int64_t rows)
+      : file_each(whole.file_each / static_cast<uint64_t>(whole.weight.rows) * static_cast<uint64_t>(rows)),
+        memory(weight_packed_bytes(whole.weight.type, rows, whole.weight.cols) * whole.files.size()),
+        weight{whole.weight.type, rows, whole.weight.cols, memory.data()} {
+    const auto begin = static_cast<int64_t>(whole.file_each) / whole.weight.rows * first;
+    for (size_t e = 0; e < whole.files.size(); ++e) {
+      files.emplace_back(whole.files[e].begin() + begin, whole.files[e].begin() + begin + static_cast<int64_t>(file_each));
+      Guarded source(files.back());
+      EXPECT_EQ(launch_repack(source.data(), matrix_of(weight, static_cast<int64_t>(e)), Stream{}), cudaSuccess);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+  }
   uint64_t file_each;
   std::vector<std::vector<uint8_t>> files;
   Guarded memory;

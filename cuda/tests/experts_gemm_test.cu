@@ -233,6 +233,36 @@ TEST_P(ExpertGemm, APairHasTheSameBitsAmongAnyOthers) {
   }
 }
 
+// As several GPUs have them: whole panels of each expert, and a last part that ends within one.
+TEST_P(ExpertGemm, PartsOfRowsHaveTheBitsOfTheWhole) {
+  std::mt19937 random(15);
+  const int64_t rows = 83, cut = 32, cols = block() == 1 ? 330 : 256, stride = round_up(cols, 8) + 8;
+  const Stack gate(type(), rows, cols, 5, random), up(type(), rows, cols, 5, random);
+  const std::vector<float> bias = normals(5 * rows, 1, random);
+  for (const int32_t among : {1, 3, 18}) {
+    const Choice choice = random_choice(among, 2, 5, random);
+    const Inputs in = random_inputs(call().act, among, cols, stride, random);
+    for (const int32_t count : {1, 2}) {
+      const Stack* const stacks[] = {&gate, &up};
+      const float* const biases[] = {bias.data(), bias.data()};
+      const std::vector<uint32_t> whole = multiply(call(), choice, stacks, count, biases, in.bits.data(), stride, 2);
+      const std::pair<int64_t, int64_t> ranges[] = {{0, cut}, {cut, rows - cut}};
+      for (const auto& [first, some] : ranges) {
+        const Stack part_of_gate(gate, first, some), part_of_up(up, first, some);
+        const Stack* const parts[] = {&part_of_gate, &part_of_up};
+        std::vector<float> part_of_bias;
+        for (int64_t e = 0; e < 5; ++e)
+          part_of_bias.insert(part_of_bias.end(), bias.begin() + e * rows + first, bias.begin() + e * rows + first + some);
+        const float* const biases_of_part[] = {part_of_bias.data(), part_of_bias.data()};
+        const std::vector<uint32_t> got = multiply(call(), choice, parts, count, biases_of_part, in.bits.data(), stride, 2);
+        for (int32_t p = 0; p < choice.pairs(); ++p)
+          EXPECT_TRUE(std::equal(got.begin() + p * some, got.begin() + (p + 1) * some, whole.begin() + p * rows + first))
+              << "pair " << p << " of " << among << " rows, " << count << " targets, from row " << first;
+      }
+    }
+  }
+}
+
 // Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 32 pairs, or of the prefill class with 1 to 130 pairs in
 // tiles of 64 and 128, by one target and by a pair of targets.
 TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
@@ -307,7 +337,7 @@ TEST_P(ExpertGemm, ABranchOfOneRowHasTheBitsOfItsParts) {
           CombineArgs combine{};
           combine.ids = ids.as<int32_t>();
           combine.weights = dweights.as<float>();
-          combine.used = used;
+          combine.ids_stride = combine.used = used;
           combine.experts = 6;
           combine.y = y.as<float>();
           combine.bias = adds ? dbias.as<float>() : nullptr;

@@ -338,6 +338,7 @@ std::vector<float> combined(const Mixture& m, const Mixed& v) {
   CombineArgs args{};
   args.ids = ids;
   args.weights = v.weights.empty() ? nullptr : weights.data();
+  args.ids_stride = static_cast<int32_t>(v.ids.size()) / m.rows;
   args.used = m.used;
   args.experts = m.experts;
   args.y = y;
@@ -417,6 +418,48 @@ TEST(Combine, NormsASumThatIsMade) {
   m.bias = false;
   m.used = 1;
   EXPECT_EQ(combined(m, sum), want);
+}
+
+// Columns [first, first + count) of rows of `dim` columns.
+std::vector<float> columns_of(const std::vector<float>& rows, int32_t dim, int32_t first, int32_t count) {
+  std::vector<float> out;
+  for (size_t at = static_cast<size_t>(first); at < rows.size(); at += static_cast<size_t>(dim))
+    out.insert(out.end(), rows.begin() + static_cast<int64_t>(at), rows.begin() + static_cast<int64_t>(at) + count);
+  return out;
+}
+
+// Several GPUs have some columns each: of the branch, or where it reads whole rows, of the sum over a row's experts.
+TEST(Combine, GivesTheSameBitsInPartsOfColumns) {
+  Numbers numbers(9);
+  const int32_t cut = 48, dim = 83, rows = 5;
+  for (const bool branch : {false, true}) {
+    for (const bool whole : {false, true}) {
+      const Mixture m{rows, dim, 4, 9, true, whole, true, whole, whole, whole, branch};
+      const Mixed v = numbers_of(m, numbers);
+      std::vector<float> got(static_cast<size_t>(rows * dim));
+      const std::pair<int32_t, int32_t> parts[] = {{0, cut}, {cut, dim - cut}};
+      for (const auto& [first, count] : parts) {
+        Mixture part = m;
+        part.dim = count;
+        if (whole) part.end_norm = part.shared = part.gate = part.norm = part.shared_end_norm = false, part.branch = true;
+        Mixed of = v;
+        for (auto* columns : {&of.y, &of.bias, &of.shared, &of.x}) *columns = columns_of(*columns, dim, first, count);
+        const std::vector<float> out = combined(part, of);
+        for (int32_t r = 0; r < rows; ++r)
+          std::copy_n(out.begin() + r * count, count, got.begin() + r * dim + first);
+      }
+      if (whole) {
+        Mixture rest = m;
+        rest.used = 1;
+        rest.bias = false;
+        Mixed sums = v;
+        sums.y = got;
+        sums.weights.clear();
+        got = combined(rest, sums);
+      }
+      EXPECT_EQ(got, combined(m, v)) << (branch ? "branch" : "x") << (whole ? " of whole rows" : "");
+    }
+  }
 }
 
 TEST(Combine, SpreadsAWeightThatIsNotANumber) {

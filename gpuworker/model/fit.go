@@ -92,6 +92,8 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	inst.ClassID = classID(info, kv, l.options.ActType, choices...)
 	inst.cache = price.KVBytes + price.WorkspaceBytes
 	inst.DeviceBytes = weights + inst.cache
+	// Staging lies on the first of several GPUs, while free counts all of them as that with the least.
+	staging *= uint64(max(1, info.Devices))
 	// The staging buffer is freed before the KV cache is allocated, so only the larger one counts.
 	if needed := weights + max(price.KVBytes+price.WorkspaceBytes, staging); needed > free {
 		return &FitError{
@@ -110,7 +112,7 @@ type FitError struct {
 	Weights       uint64 // of Needed
 	KV, Workspace uint64 // of Needed, for the smallest useful cache
 	States        uint64 // of KV, for layers that carry a state
-	Staging       uint64 // of Needed, during the load
+	Staging       uint64 // of Needed, during the load; of several GPUs, times their number
 	// Idle are the loaded models without a request or a pin, longest unused first.
 	Idle []Idle
 	// RoomIn is when a load may unload enough of them if they stay unused; 0: never.

@@ -46,10 +46,10 @@ func (b *bed) model(i int) (engine.Model, error) {
 	return m, m.Seal()
 }
 
-// described returns the described models whose blocks the device computes.
-func (b *bed) described() (computed []int, err error) {
-	for i := range numDescribed {
-		m, err := b.device.NewModel(models[firstDescribed+i].desc)
+// computed returns the models of [first, end) that the device does not refuse.
+func (b *bed) computed(first, end int) (computed []int, err error) {
+	for i := first; i < end; i++ {
+		m, err := b.device.NewModel(models[i].desc)
 		if errors.Is(err, engine.ErrUnsupported) {
 			continue
 		}
@@ -59,7 +59,7 @@ func (b *bed) described() (computed []int, err error) {
 		if err := m.Close(); err != nil {
 			return nil, err
 		}
-		computed = append(computed, firstDescribed+i)
+		computed = append(computed, i)
 	}
 	return computed, nil
 }

@@ -45,6 +45,28 @@ func TestTheCUDAEngineAndTheLoopKeepTheirBits(t *testing.T) {
 	}
 }
 
+// Several GPUs hold every model together. They refuse the models whose heads they cannot divide, and
+// among these the one with the most keys.
+func TestCUDAEnginesTogetherKeepTheirBits(t *testing.T) {
+	if os.Getenv(cudaVariable) == "" {
+		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
+	}
+	dev := openCUDA(t)
+	info, err := dev.Info()
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+	if info.Devices < 2 {
+		t.Skipf("%s names no GPUs that hold models together", deviceVariable)
+	}
+	sametest.Run(t, openCUDA, chosen(t, sametest.Options{
+		Scenarios: 240, Workers: 1, Cache: engine.F16, RowsEvery: 20, WideEvery: 30,
+		Demanded: []string{
+			sametest.SawExperts, sametest.SawPreempted, sametest.SawSwapped, sametest.SawCached, sametest.SawChunks,
+			sametest.SawMixed, sametest.SawWide,
+		},
+	}))
+}
+
 func TestMutantsOfTheCUDAEngineAreCaught(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)

@@ -46,7 +46,7 @@ type drawer struct {
 // draw makes the scenario of a seed.
 func draw(seed uint64, opts Options, solve func(*ask) (answer, error)) (*scenario, error) {
 	d := &drawer{dice: roll(streamScenario, seed), opts: opts, solve: solve, s: &scenario{seed: seed}}
-	d.s.model = d.IntN(numOrdinary)
+	d.s.model = d.opts.ordinary[d.IntN(len(d.opts.ordinary))]
 	if len(d.opts.described) > 0 && d.in(3) {
 		d.s.model = d.opts.described[d.IntN(len(d.opts.described))]
 	}

@@ -2,6 +2,7 @@ package sametest
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/enginetest"
@@ -25,13 +26,13 @@ const (
 	modelLong      = numOrdinary + 1
 	firstDescribed = numOrdinary + 2
 	numRandom      = 8
-	numDescribed   = numRandom + 4
+	numDescribed   = numRandom + 5
 )
 
 // models differ in all that decides which kernels run: widths of heads, how many share keys, types,
 // rotation, norms, biases. The described ones have random layers with windows, caps, shared keys
-// and whatever else a description may have. After these come layers that carry a state, layers that
-// attend to latents, and a window group that most prompts leave.
+// and all else that a description may have. After these come layers that carry a state, layers that
+// attend to latents, experts that several GPUs divide, and a window group that most prompts leave.
 var models = withDescribed([firstDescribed + numDescribed]model{
 	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32},
 	{"heads of 64, F16", shape(func(d *engine.Uniform) {
@@ -86,10 +87,42 @@ func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed 
 	desc := enginetest.Latents()
 	desc.Context = 1024
 	models[firstDescribed+numRandom+2] = model{name: "latents", desc: desc, types: one(engine.F16), kv: engine.BF16}
+	models[firstDescribed+numRandom+3] = model{name: "experts", desc: experts(), types: experts4Bits, kv: engine.F16}
 	desc = enginetest.Windowed(37, 20)
 	desc.Context = 1024
 	models[firstDescribed+numDescribed-1] = model{name: "windows of 37 and 20", desc: desc, types: one(engine.BF16), kv: engine.F16}
 	return models
+}
+
+// experts is a model that two GPUs divide: a dense layer and layers of experts, with biases, with a
+// shared expert and its gate, and with norms of their own.
+func experts() engine.ModelDesc {
+	d := shape(func(d *engine.Uniform) {
+		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 4, 64, 4, 2, 32, 96, 32
+	})
+	for i, e := range []engine.Experts{
+		{Count: 8, Used: 3, Renorm: true, RouterBias: true, Bias: true},
+		{Count: 12, Used: 2, Gating: engine.GateSigmoid, ChoiceBias: true, SharedWidth: 80, SharedGate: true},
+		{Count: 6, Used: 2, Renorm: true, SharedWidth: 64, Apart: true, Scales: true},
+	} {
+		l := &d.Layers[1+i]
+		l.MLP.Kind, l.MLP.Experts, l.Mixer.Sinks = engine.MLPExperts, e, i == 0
+	}
+	d.Layers[1].MLP.Activation = engine.ClampedSwish
+	d.Layers[3].MLP.EndNorm, d.Layers[3].Mixer.EndNorm, d.Layers[3].OutputScale = true, true, true
+	return d
+}
+
+func experts4Bits(r engine.Role) engine.Type {
+	if r == engine.RoleExpertGate || r == engine.RoleExpertUp || r == engine.RoleExpertDown {
+		return engine.MXFP4
+	}
+	return engine.F16
+}
+
+// mixes reports whether a layer has experts.
+func (m *model) mixes() bool {
+	return slices.ContainsFunc(m.desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
 }
 
 // grouped reports whether loops have a window group.

@@ -29,7 +29,8 @@ type Options struct {
 	Rerun string
 
 	oneClass  bool  // of the devices: prompts are then computed by either class
-	described []int // the described models that the devices compute
+	ordinary  []int // the models of numOrdinary that the devices compute
+	described []int // and of the described ones
 }
 
 // Run runs scenarios on devices that opener opens, which must be empty again at the end, and logs the counts.
@@ -52,7 +53,10 @@ func Check(open func() engine.Device, opts Options, counts *Counts) error {
 		return err
 	}
 	opts.oneClass = info.OneClass
-	if opts.described, err = beds[0].described(); err != nil {
+	if opts.ordinary, err = beds[0].computed(0, numOrdinary); err != nil {
+		return err
+	}
+	if opts.described, err = beds[0].computed(firstDescribed, len(models)); err != nil {
 		return err
 	}
 	known := &answers{oneClass: info.OneClass}

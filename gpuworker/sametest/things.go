@@ -75,6 +75,7 @@ const (
 	SawDescribed     = "answers of models with random layers"
 	SawStateful      = "answers of models whose layers carry a state"
 	SawGrouped       = "answers with a window group"
+	SawExperts       = "answers of models with experts"
 )
 
 // SawResumed names an answer that was resumed after the given number of tokens.
@@ -127,7 +128,7 @@ func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 		SawRested: a.rest != none, SawDecodeClass: q.class == engine.Decode, SawWide: s.kind == kindWide,
 		SawLong: len(q.prompt) > 1<<16 && len(got.rows) > 0, SawResumed(resumed): resumed > 0 && len(got.rows) > 0,
 		SawDescribed: s.model >= firstDescribed && s.model < firstDescribed+numRandom, SawStateful: models[s.model].stateful(),
-		SawGrouped: models[s.model].grouped(),
+		SawGrouped: models[s.model].grouped(), SawExperts: models[s.model].mixes(),
 	} {
 		if happened {
 			c.Add(thing, 1)

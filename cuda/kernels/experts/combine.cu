@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(kMostThreads) combine_rows(const __grid_consta
   grid_wait();
   grid_trigger();
   const int64_t row = blockIdx.x;
-  const int32_t* const ids = a.ids + row * a.used;
+  const int32_t* const ids = a.ids + row * a.ids_stride;
   if (ids[0] >= a.experts) return;
-  const float* const weights = a.weights + row * a.used;
+  const float* const weights = a.weights + row * a.ids_stride;
   const float* const y = a.y + row * a.used * a.y_stride;
   const float* const shared = a.shared + row * a.shared_stride;
   float* const x = a.x + row * a.x_stride;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kMostThreads) combine_rows(const __grid_consta
 }  // namespace
 
 cudaError_t launch_combine(const CombineArgs& args, const Stream& on) {
-  if (args.rows < 0 || args.dim < 1 || args.used < 1) return cudaErrorInvalidValue;
+  if (args.rows < 0 || args.dim < 1 || args.used < 1 || args.ids_stride < args.used) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   const int32_t threads = std::min((args.dim + 31) / 32 * 32, kMostThreads);
   return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads)), 0, combine_rows, args);

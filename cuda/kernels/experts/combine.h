@@ -12,8 +12,9 @@ namespace mr::cuda {
 // null. The branch is written to `branch`, or, if that is null, added to x. Padding rows are left as they are. All f32. A
 // row's bits depend on that row alone.
 struct CombineArgs {
-  const int32_t* ids;      // (rows, used); the experts' number or more is padding
-  const float* weights;    // (rows, used), or null: of one row, whose y is the sum over its experts already, with `used` 1
+  const int32_t* ids;      // (rows, ids_stride); the experts' number or more is padding
+  const float* weights;    // the same, or null: y is the sum over a row's experts already, and `used` is 1
+  int32_t ids_stride;      // at least used
   int32_t used, experts;
   const float* y;          // (rows * used, dim), row stride y_stride
   const float* bias;       // (experts, dim), or null

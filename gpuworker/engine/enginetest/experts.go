@@ -15,8 +15,6 @@ import (
 // finite.
 func testExperts(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	dev := open(t, opener)
-	layers := unlikeExperts()
-	skipUnbuilt(t, dev, &layers)
 	t.Run("more rows of experts than are computed at once", func(t *testing.T) { manyExpertRows(t, dev, opts) })
 	for name, e := range map[string]engine.Experts{
 		"one expert":           {Count: 1, Used: 1, Renorm: true},
