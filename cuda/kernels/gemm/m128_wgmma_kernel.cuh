@@ -15,13 +15,12 @@ namespace mr::cuda {
 
 constexpr int32_t kM128SpareWarps = 3;  // warps of the producer warpgroup that run epilogues
 
-template <int32_t tokens_>
 struct M128Layout {
-  static constexpr int32_t tokens = tokens_, panels = kM128Panels;
+  static constexpr int32_t tokens = kM128Tokens, panels = kM128Panels;
   static constexpr int32_t panel = 2048;  // bytes of one unit: 16 rows of 64 two-byte weights
   static constexpr int32_t weights = panels * panel, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
-  static constexpr int32_t reduction = M128ReductionLayout<tokens>::bytes;
+  static constexpr int32_t reduction = M128ReductionLayout::bytes;
   static constexpr int32_t barriers = 256;
   static constexpr int32_t stages_that_fit = (227 * 1024 - reduction - barriers) / stage;
   static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
@@ -38,10 +37,10 @@ struct M128Maps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class A, int32_t tokens>
-struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
-  using Layout = M128Layout<tokens>;
-  using Join = M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8>;
+template <class A>
+struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
+  using Layout = M128Layout;
+  using Join = M128Reduction<A, M128Share::kK, kM128SpareWarps, 8>;
   using typename Join::Sums;
   using Join::first_item, Join::lane, Join::p, Join::ready, Join::slice_group, Join::slices, Join::token_of, Join::warp;
 
@@ -49,6 +48,13 @@ struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
   uint32_t stage_memory, full, empty;  // shared memory addresses
 
   using StageCursor = PipelineState<Layout::stages>;
+
+  __device__ __forceinline__ void init_barriers() const {
+    for (int32_t s = 0; s < Layout::stages; ++s) {
+      barrier_init(full + s * 8, 1);
+      barrier_init(empty + s * 8, 8);  // the consumer warps
+    }
+  }
 
   // Panels says where the four panels of each warpgroup are: the map of their weight, and the first panel.
   struct Panels {
@@ -87,7 +93,6 @@ struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
       for (int32_t unit = begin; unit < end && early < Layout::stages; ++unit) produce_weights(panel, unit, early++);
     }
     grid_wait();
-    grid_trigger();
     StageCursor cursor;
     int32_t asked = 0;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
@@ -129,7 +134,7 @@ struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
         for (int32_t s = 0; s < 2; ++s)
           multiply(slices[s], cursor, slice_group(pair * 2 + s + 1) - slice_group(pair * 2 + s));
 #pragma unroll
-        for (int32_t i = 0; i < tokens / 2; ++i) slices[0][i] = slices[0][i] + slices[1][i];
+        for (int32_t i = 0; i < kM128Tokens / 2; ++i) slices[0][i] = slices[0][i] + slices[1][i];
         if (pair == 0) {
           this->wait_until_free(phase);
           this->for_sums([&](float& sum, int32_t i) { sum = slices[0][i]; });
@@ -146,15 +151,13 @@ struct M128Block : M128Reduction<A, tokens, M128Share::kK, kM128SpareWarps, 8> {
 #endif
 
 #if MR_HOPPER
-template <class A, int32_t tokens>
+template <class A>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     gemm_m128_wgmma(const __grid_constant__ WgmmaParams p, const __grid_constant__ M128Maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Layout = M128Layout<tokens>;
+  using Layout = M128Layout;
   extern __shared__ __align__(1024) uint8_t m128_memory[];
-  constexpr int32_t kRegisters = 208, kSpareRegisters = 88;
-  static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
-  M128Block<A, tokens> block{{p}, maps};
+  M128Block<A> block{{p}, maps};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -165,47 +168,18 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   block.empty = block.full + Layout::stages * 8;
   block.ready = block.empty + Layout::stages * 8;
   block.free = block.ready + 8;
-  if (threadIdx.x == 0) {
-    for (int32_t s = 0; s < Layout::stages; ++s) {
-      barrier_init(block.full + s * 8, 1);
-      barrier_init(block.empty + s * 8, 8);
-    }
-    barrier_init(block.ready, 8 * kM128Cluster);
-    barrier_init(block.free, kM128SpareWarps * kM128Cluster);
-    barrier_init_fence();
-  }
-  cluster_sync();
-  if (block.warp >= 8) {
-    registers_down<kSpareRegisters>();
-    if (block.warp == 8) {
-      if (elected()) block.produce();
-    } else {
-      grid_wait();
-      block.finish_others();
-    }
-  } else {
-    registers_up<kRegisters>();
-    block.consume();
-  }
-  __syncwarp();
-  cluster_sync();  // the other block may still read this block's sums
+  run_m128<208, 88>(block);
 #endif
-}
-
-template <class A, int32_t tokens>
-WgmmaKernel m128_wgmma_kernel_of() {
-  return {reinterpret_cast<const void*>(&gemm_m128_wgmma<A, tokens>), M128Layout<tokens>::bytes, kWgmmaThreads, tokens};
-}
-#else
-template <class A, int32_t tokens>
-WgmmaKernel m128_wgmma_kernel_of() {
-  return {};
 }
 #endif
 
 template <class A>
 WgmmaKernel m128_wgmma_kernel_for() {
-  return m128_wgmma_kernel_of<A, kM128Tokens>();
+#if MR_HOPPER
+  return {reinterpret_cast<const void*>(&gemm_m128_wgmma<A>), M128Layout::bytes, kWgmmaThreads, kM128Tokens};
+#else
+  return {};
+#endif
 }
 
 }  // namespace mr::cuda

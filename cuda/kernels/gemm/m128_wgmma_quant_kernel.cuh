@@ -318,8 +318,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   using Layout = M128QuantLayout<T>;
   extern __shared__ __align__(1024) uint8_t m128_memory[];
   using Block = M128QuantBlock<T, share>;
-  constexpr int32_t kRegisters = Block::whole ? 224 : 208, kSpareRegisters = Block::whole ? 56 : 88;
-  static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   Block block{{{p}, maps}};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
@@ -339,52 +337,20 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   block.empty_sums = block.full_sums + 8;
   block.ready = block.empty_sums + 8;
   block.free = block.ready + 8;
-  if (threadIdx.x == 0) {
-    for (int32_t i = 0; i < Layout::row_stages; ++i) {
-      barrier_init(block.full + i * 8, 1);
-      barrier_init(block.empty + i * 8, 8 * Block::readers);  // the consumer warps
-    }
-    for (int32_t i = 0; i < Layout::weight_stages; ++i) {
-      barrier_init(block.full_weights + i * 8, 1);
-      barrier_init(block.empty_weights + i * 8, 8);
-    }
-    barrier_init(block.full_sums, 1);
-    barrier_init(block.empty_sums, 8 * Block::readers);
-    barrier_init(block.ready, 8 * Block::signals);
-    barrier_init(block.free, kM128QuantSpareWarps * Block::signals);
-    barrier_init_fence();
-  }
-  cluster_sync();
-  if (block.warp >= 8) {
-    registers_down<kSpareRegisters>();
-    if (block.warp == 8) {
-      if (elected()) block.produce_weights();
-    } else if (block.warp == 9) {
-      if (elected()) block.produce_tokens();
-    } else {
-      grid_wait();
-      grid_trigger();
-      block.finish_others();
-    }
-  } else {
-    registers_up<kRegisters>();
-    block.consume();
-  }
-  __syncwarp();
-  cluster_sync();  // the other block may still read this block's sums
+  if constexpr (Block::whole) run_m128<224, 56>(block);
+  else run_m128<208, 88>(block);
 #endif
 }
+#endif
 
 template <int32_t T, M128Share share>
 WgmmaKernel m128_wgmma_quant_kernel_of() {
+#if MR_HOPPER
   return {reinterpret_cast<const void*>(&gemm_m128_wgmma_quant<T, share>), M128QuantLayout<T>::bytes, kWgmmaThreads, kM128Tokens};
-}
 #else
-template <int32_t T, M128Share share>
-WgmmaKernel m128_wgmma_quant_kernel_of() {
   return {};
-}
 #endif
+}
 
 template <int32_t T>
 WgmmaKernel m128_wgmma_quant_kernel_for(M128Share share) {

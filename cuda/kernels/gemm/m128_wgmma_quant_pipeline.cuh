@@ -39,7 +39,7 @@ struct M128QuantLayout {
   static constexpr int32_t rows = tokens * 128, row_stages = 4;
   static constexpr int32_t input_sums = folds ? tokens * kInputSumBytes : 0;
   // The sums of tiles, and the part of a slice that a warpgroup's threads save until the next one is finished.
-  static constexpr int32_t reduction = M128ReductionLayout<tokens>::bytes, saved = 2 * 128 * tokens / 2 * 4;
+  static constexpr int32_t reduction = M128ReductionLayout::bytes, saved = 2 * 128 * tokens / 2 * 4;
   static constexpr int32_t barriers = 256;
   static constexpr int32_t room = 227 * 1024 - row_stages * rows - input_sums - headers * header - reduction - saved - barriers;
   static constexpr int32_t weight_stages = room / weights > 6 ? 6 : room / weights;
@@ -65,9 +65,9 @@ struct M128QuantMaps {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T, M128Share share>
-struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, share, kM128QuantSpareWarps, 2> {
+struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2> {
   using Layout = M128QuantLayout<T>;
-  using Join = M128Reduction<__half, kM128Tokens, share, kM128QuantSpareWarps, 2>;
+  using Join = M128Reduction<__half, share, kM128QuantSpareWarps, 2>;
   using Join::first_item, Join::lane, Join::p, Join::slice_group, Join::slices, Join::warp;
   static constexpr WeightFormat f = Format<T>::f;
 
@@ -78,6 +78,24 @@ struct M128QuantPipeline : M128Reduction<__half, kM128Tokens, share, kM128QuantS
 
   using StageCursor = PipelineState<Layout::row_stages>;
   using WeightCursor = PipelineState<Layout::weight_stages>;
+
+  __device__ __forceinline__ void init_barriers() const {
+    for (int32_t i = 0; i < Layout::row_stages; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, 8 * Join::readers);  // the consumer warps
+    }
+    for (int32_t i = 0; i < Layout::weight_stages; ++i) {
+      barrier_init(full_weights + i * 8, 1);
+      barrier_init(empty_weights + i * 8, 8);
+    }
+    barrier_init(full_sums, 1);
+    barrier_init(empty_sums, 8 * Join::readers);
+  }
+
+  __device__ __forceinline__ void produce() const {
+    if (warp == 8) produce_weights();
+    else produce_tokens();
+  }
 
   // Runs in one thread, which requests all weights. Weights are constants, so it waits for no kernel. Panels past the
   // last become zeros.

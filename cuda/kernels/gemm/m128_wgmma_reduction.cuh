@@ -14,13 +14,13 @@
 #include "kernels/gemm/prefill_wgmma.h"
 #include "kernels/gemm/activation.cuh"
 #include "kernels/gemm/targets.cuh"
+#include "kernels/launch.h"
 
 namespace mr::cuda {
 
-template <int32_t tokens>
 struct M128ReductionLayout {
   static constexpr int32_t rows = kM128Panels * kPanelRows;  // floats of a token's column
-  static constexpr int32_t bytes = tokens * rows * 4;
+  static constexpr int32_t bytes = kM128Tokens * rows * 4;
   // Four rows are a piece of 16 bytes. Piece i of column c is stored at i ^ swizzle(c), so that neither the products' order of
   // rows and columns nor rows in order meet in a bank.
   __host__ __device__ static constexpr int32_t swizzle(int32_t column) { return column / 2 % 4 * 2; }
@@ -30,11 +30,11 @@ struct M128ReductionLayout {
 
 // spare_warps_: the block's last warps, which run epilogues. sets_: pairs of columns whose residual a consumer warp
 // prefetches.
-template <class A, int32_t tokens_, M128Share share, int32_t spare_warps_, int32_t sets_>
+template <class A, M128Share share, int32_t spare_warps_, int32_t sets_>
 struct M128Reduction {
-  static constexpr int32_t tokens = tokens_;
+  static constexpr int32_t tokens = kM128Tokens;
   static constexpr bool whole = share == M128Share::kTokens;  // a block has the whole of K
-  using Layout = M128ReductionLayout<tokens>;
+  using Layout = M128ReductionLayout;
   using Sums = float[tokens / 2];
   static constexpr int32_t cluster = kM128Cluster, spare_warps = spare_warps_;
   static constexpr int32_t own_rows = whole ? Layout::rows : Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block finishes
@@ -273,6 +273,35 @@ struct M128Reduction {
     }
   }
 };
+
+// Runs a block of either kernel. Two warpgroups multiply. Of the third, the last warps finish tiles and the others produce, each
+// by one thread.
+template <int32_t registers, int32_t spare_registers, class Block>
+__device__ __forceinline__ void run_m128(const Block& block) {
+  static_assert(kRegistersFit<registers, spare_registers>);
+  if (threadIdx.x == 0) {
+    block.init_barriers();
+    barrier_init(block.ready, 8 * Block::signals);
+    barrier_init(block.free, Block::spare_warps * Block::signals);
+    barrier_init_fence();
+  }
+  cluster_sync();
+  if (block.warp < 8) {
+    registers_up<registers>();
+    block.consume();
+  } else {
+    registers_down<spare_registers>();
+    if (block.warp >= 12 - Block::spare_warps) {
+      grid_wait();
+      grid_trigger();
+      block.finish_others();
+    } else if (elected()) {
+      block.produce();
+    }
+  }
+  __syncwarp();
+  cluster_sync();  // the other block may still read this block's sums
+}
 
 #endif
 

@@ -156,23 +156,19 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
 #endif
 }
 
+#endif
+
 template <int32_t T, class A, int32_t form>
 WgmmaKernel prefill_wgmma_kernel_of() {
+#if MR_HOPPER
   constexpr int32_t rows = kPrefillFormList[form].rows, tokens = kPrefillFormList[form].tokens;
   using Layout = PrefillLayout<T, rows, tokens>;
-  return {reinterpret_cast<const void*>(&gemm_prefill_wgmma<T, A, rows, tokens>),
-          Layout::bytes,
-          Layout::threads,
-          tokens,
-          rows,
+  return {reinterpret_cast<const void*>(&gemm_prefill_wgmma<T, A, rows, tokens>), Layout::bytes, Layout::threads, tokens, rows,
           {Layout::out_box(false), Layout::out_box(true)}};
-}
 #else
-template <int32_t T, class A, int32_t form>
-WgmmaKernel prefill_wgmma_kernel_of() {
   return {};
-}
 #endif
+}
 
 template <int32_t T, class A, int32_t i = 0>
 WgmmaKernel prefill_wgmma_kernel_for(int32_t form) {

@@ -148,17 +148,17 @@ __global__ void __launch_bounds__(kWgmmaThreads, skinny_blocks(tokens, kFolds<T>
 #endif
 }
 
+#endif
+
 template <int32_t T, class A, int32_t tokens, bool with_sums = false>
 WgmmaKernel skinny_wgmma_kernel_of() {
+#if MR_HOPPER
   using Layout = SkinnyLayout<T, A, tokens, with_sums>;
   return {reinterpret_cast<const void*>(&gemm_skinny_wgmma<T, A, tokens, with_sums>), Layout::bytes, kWgmmaThreads, tokens};
-}
 #else
-template <int32_t T, class A, int32_t tokens, bool with_sums = false>
-WgmmaKernel skinny_wgmma_kernel_of() {
   return {};
-}
 #endif
+}
 
 template <int32_t T, class A>
 WgmmaKernel skinny_wgmma_kernel_for(int32_t form) {
