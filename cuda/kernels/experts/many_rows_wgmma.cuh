@@ -103,8 +103,8 @@ struct ManyWgmmaBlock {
   // Feed is where a producer warp copies an item's operands from. A warp past the last panel reads the last one.
   struct Feed {
     const uint8_t* panels[kSlots];
-    const uint8_t* rows[kRowSteps];  // of this lane's pieces
-    int32_t row_steps;               // those that have pairs
+    uint32_t rows[kRowSteps];  // of this lane's pieces, in 16 bytes from x
+    int32_t row_steps;         // those that have pairs
   };
   __device__ __forceinline__ int32_t thread() const { return (warp - Layout::consumers) * 32 + lane; }
   __device__ __forceinline__ int32_t first_slot() const { return (warp - Layout::consumers) * kSlots; }
@@ -121,8 +121,7 @@ struct ManyWgmmaBlock {
 #pragma unroll
     for (int32_t i = 0; i < kRowSteps; ++i) {
       const int32_t at = min(thread() / 8 + i * kRowsAtOnce, tile.count - 1);
-      const int64_t row = grouped.plan.pairs[tile.first + at] / grouped.x_share;
-      feed.rows[i] = static_cast<const uint8_t*>(p.x) + row * p.x_stride * 2 + piece() * 16;
+      feed.rows[i] = static_cast<uint32_t>(grouped.plan.pairs[tile.first + at] / grouped.x_share * (p.x_stride / 8));
     }
   }
 
@@ -151,17 +150,17 @@ struct ManyWgmmaBlock {
   // past the last become zeros.
   __device__ __forceinline__ void request_rows(const Feed& feed, int32_t unit, int32_t stage) const {
     const uint32_t to = rows_in(stage) + thread() / 8 * 128 + (piece() ^ (thread() / 8 & 7)) * 16;
-    const int64_t skipped = static_cast<int64_t>(unit) * (kUnitCols * 2);
+    const int32_t left = (p.cols - unit * kUnitCols) * 2 - piece() * 16;
+    const uint8_t* const x = static_cast<const uint8_t*>(p.x) + (left > 0 ? unit * (kUnitCols * 2) + piece() * 16 : 0);
     if ((unit + 1) * kUnitCols <= p.cols) {
 #pragma unroll
       for (int32_t i = 0; i < kRowSteps; ++i)
-        if (i < feed.row_steps) copy16_through(to + i * (kRowsAtOnce * 128), feed.rows[i] + skipped);
+        if (i < feed.row_steps) copy16_through(to + i * (kRowsAtOnce * 128), x + static_cast<uint64_t>(feed.rows[i]) * 16);
     } else {
-      const int32_t left = min(max((p.cols - unit * kUnitCols) * 2 - piece() * 16, 0), 16);
+      const auto bytes = static_cast<uint32_t>(min(max(left, 0), 16));
 #pragma unroll
       for (int32_t i = 0; i < kRowSteps; ++i)
-        if (i < feed.row_steps)
-          copy16_or_zero(to + i * (kRowsAtOnce * 128), feed.rows[i] + (left > 0 ? skipped : 0), static_cast<uint32_t>(left));
+        if (i < feed.row_steps) copy16_or_zero(to + i * (kRowsAtOnce * 128), x + static_cast<uint64_t>(feed.rows[i]) * 16, bytes);
     }
   }
 
@@ -256,14 +255,16 @@ struct ManyWgmmaBlock {
     wgmma_commit();
   }
 
-  // Adds the products of an item. While those of one panel run, the other panel's next fragments are made. A barrier whose phase has
-  // ended is polled before each wait for products, because only a branch keeps the compiler from moving the wait up.
+  // Adds the products of an item. While those of one panel run, the other panel's next fragments are made. A barrier is polled before and
+  // after, even if its phase has ended, because only branches keep the compiler from making fragments between products, and from
+  // moving the wait for products up.
   template <int32_t sums>
   __device__ __forceinline__ void multiply(float (&acc)[2][sums], State& s) const {
 #pragma unroll 1
     for (int32_t unit = 0; unit < units; ++unit) {
       const StageCursor at = s.cursor;
       issue(acc[0], s.a[0], at.stage);
+      await(at);
       unpack<1>(s, at.stage);
       await(at);
       wgmma_wait<0>();
