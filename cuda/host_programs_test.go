@@ -195,6 +195,46 @@ func TestEmulatedRowsOfHeadsAreNormedInParts(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestEmulatedDivisionHasTheBitsOfOneGPU runs the shards and ranks of models that several emulated
+// devices hold together, with simple dense GEMMs, attention and gathers.
+func TestEmulatedDivisionHasTheBitsOfOneGPU(t *testing.T) {
+	t.Parallel()
+	needGoogleTest(t)
+	dir := t.TempDir()
+	program, kernels := filepath.Join(dir, "test"), filepath.Join(dir, "kernels.o")
+	flags := []string{
+		"-Itests/emulated/divided", "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off",
+		"-fno-strict-aliasing", "-O1", "-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas",
+	}
+	build(t, slices.Concat(flags, []string{
+		"-D__CUDA_ARCH__=900", "-Wno-missing-field-initializers", "-Wno-maybe-uninitialized",
+		"-Wno-uninitialized", "-c", "-o", kernels, "tests/emulated/experts/gemm.cpp",
+	})...)
+	arguments := slices.Concat(flags, []string{
+		"-o", program, kernels, "tests/emulated/divided/divided_test.cpp", "tests/emulated/divided/stand_ins.cpp",
+		"tests/emulated/runtime.cpp", "tests/emulated/experts/device.cpp", "kernels/check.cpp", "kernels/gemm/weight.cpp",
+	})
+	for _, name := range []string{
+		"activations", "division", "event_wait", "forward", "kinds", "ledger", "rank", "rank_attention", "rank_experts", "rank_states",
+		"shard", "transfer", "workspace",
+	} {
+		arguments = append(arguments, "src/"+name+".cpp")
+	}
+	for _, name := range []string{"error", "linear_size", "runner_config", "shape", "weights"} {
+		arguments = append(arguments, "cpu/"+name+".cpp")
+	}
+	arguments = append(arguments, "-x", "c++")
+	for _, name := range []string{
+		"branch", "elementwise", "experts/choose", "experts/combine", "experts/plan", "experts/route", "experts/router", "gemm/repack",
+		"norm", "qk_rows",
+	} {
+		arguments = append(arguments, "kernels/"+name+".cu")
+	}
+	build(t, append(arguments, "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")...)
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {
