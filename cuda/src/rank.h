@@ -101,8 +101,9 @@ class Rank {
                   const ActRows& out, const Stream& on);
   bool is_mixture(int32_t layer) const { return desc_.mlp(layer).kind == MR_MLP_EXPERTS; }
   void mixture(const StepShape& shape, int32_t layer, const Stream& on);
-  void mix(const StepShape& shape, const Span& rows, int32_t layer, const Stream& on);
-  void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const Stream& on);
+  void mix(const StepShape& shape, const Span& rows, int32_t layer, const ExpertBytes& bytes, const Stream& on);
+  void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const ExpertBytes& bytes,
+                      const Stream& on);
   ExpertGemmArgs gate_experts(const Span& rows, int32_t layer, const InputType& type, const Stream& on);
   void multiply_shared(const Span& rows, int32_t layer, const Stream& on);
   CombineArgs combine_args(const Span& rows, int32_t layer) const;

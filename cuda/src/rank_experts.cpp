@@ -2,6 +2,7 @@
 // memory of what their experts return and changes no bit.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/elementwise.h"
 #include "kernels/experts/choose.h"
@@ -19,15 +20,22 @@ void Rank::mixture(const StepShape& shape, int32_t index, const Stream& on) {
   int32_t most = sizes_.expert_rows(e);
   if (!swiglu_supported(l.expert_gate, l.expert_up))  // their sums lie where those of down will
     most = std::min(most, static_cast<int32_t>(space_.experts.out_count / (2 * e.used * row_stride(desc_.mlp(index).width))));
+  std::vector<Span> pieces;
   for (const Span& span : spans(shape))
     for (int32_t done = 0; done < span.count; done += most)
-      mix(shape, {span.first + done, std::min(most, span.count - done), span.kind}, index, on);
+      pieces.push_back({span.first + done, std::min(most, span.count - done), span.kind});
+  ExpertBytes bytes{space_.experts.bytes, 0, pieces.size() == 1 ? nullptr : space_.experts.read, true};
+  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down}) bytes.each += weight_packed_bytes(w->type, w->rows, w->cols);
+  for (const Span& piece : pieces) {
+    mix(shape, piece, index, bytes, on);
+    bytes.first = false;
+  }
 }
 
-void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const Stream& on) {
+void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const ExpertBytes& bytes, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const BranchNorm source = mlp_norm(index);
-  choose_experts(shape, rows, index, source, on);
+  choose_experts(shape, rows, index, source, bytes, on);
   const ExpertGemmArgs down = gate_experts(rows, index, source.type, on);
   CombineArgs sum = combine_args(rows, index);
   const bool of_one_row = expert_branch_supported(down);
@@ -47,7 +55,8 @@ void Rank::mix(const StepShape& shape, const Span& rows, int32_t index, const St
 }
 
 // The router, its choice, the plan of the grouped GEMMs, and the norm of their inputs: of few rows in one launch.
-void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t index, const BranchNorm& source, const Stream& on) {
+void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t index, const BranchNorm& source, const ExpertBytes& bytes,
+                          const Stream& on) {
   const Layer& l = shard_.layer(index);
   const mr_experts_desc& e = desc_.experts(index);
   const ExpertSpace& space = space_.experts;
@@ -72,9 +81,7 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   route.weights = space.weights;
   route.rows = rows.count;
   route.plan = space.plan;
-  route.bytes = space.bytes;
-  for (const PackedWeight* w : {&l.expert_gate, &l.expert_up, &l.expert_down})
-    route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
+  route.bytes = bytes;
   if (choose_supported(e, rows.count)) {
     const bool norms = !source.applied && source.weight != nullptr;
     const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
@@ -86,8 +93,8 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   CUDA_CHECK(launch_route(route, on));
   norm(source, rows, on);
   if (rows.count == 1) return;
-  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile(rows.kind, e.count, rows.count * e.used),
-                             space.plan, space.bytes,         route.bytes_each};
+  const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
+  const PlanExpertsArgs plan{space.ids, rows.count * e.used, e.count, tile, space.plan, bytes};
   CUDA_CHECK(launch_plan_experts(plan, on));
 }
 

@@ -95,6 +95,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, Pieces& pieces
     space.shared_ffn.push_back(d.experts(i).shared_width == 0 ? ActRows{nullptr, 0} : activated.of(d.experts(i).shared_width));
   space.shared = pieces.take<float>(shared * s.hidden_stride);
   space.bytes = pieces.take<uint64_t>(1);
+  space.read = pieces.take<int32_t>(experts);
   return space;
 }
 

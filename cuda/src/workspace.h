@@ -104,6 +104,7 @@ struct ExpertSpace {
   std::vector<ActRows> shared_ffn;  // by layer: (rows, stride) act
   float* shared;     // (rows, hidden_stride)
   uint64_t* bytes;   // (1) of the experts that the step has read
+  int32_t* read;     // (experts): ExpertBytes::read
 };
 
 // Memory of gated delta nets; null without them. The products of MIX_IN are in qkv. f32.
