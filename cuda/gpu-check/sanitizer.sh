@@ -66,7 +66,7 @@ sanitizer() {
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
   for name in racecheck memcheck; do
-    sanitize "$name" 'grouped GEMMs' "$out/cuda_experts_gemm_test" '--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*'
+    sanitize "$name" 'grouped GEMMs' "$out/cuda_experts_gemm_test" '--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*:*/NVFP4_f16*'
   done
   # Two tests choose other candidates under the tool than without it: see cuda/kernels/README.md.
   change='*AtTheBordersOfParts:*ThatBinsSplitBadly'

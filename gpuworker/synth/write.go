@@ -225,6 +225,9 @@ func fit(typ gguf.Type, n int) gguf.Type {
 			typ = gguf.Q8_0
 		}
 	}
+	if typ == gguf.NVFP4 && n%64 != 0 {
+		typ = gguf.MXFP4
+	}
 	if uint64(n)%typ.BlockSize() != 0 {
 		return gguf.F16
 	}
