@@ -79,7 +79,8 @@ func ParseShape(name string) (synth.Shape, error) {
 // Ensure returns the path of the file in dir and writes the file if it does not exist. If progress
 // is not nil, it is called before that with the size in bytes.
 func Ensure(dir string, shape synth.Shape, typ synth.Mix, seed uint64, progress func(path string, size uint64)) (string, error) {
-	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", shape.Name, strings.ToLower(typ.String()), seed))
+	name := strings.ReplaceAll(shape.Name, " ", "-") // a worker takes no name with a space
+	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", name, strings.ToLower(typ.String()), seed))
 	size, err := synth.TensorBytes(shape, typ)
 	if err != nil {
 		return "", err
