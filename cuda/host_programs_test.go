@@ -280,7 +280,7 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 		"kernels/experts/combine.cu", "tests/experts_gemm_test.cu", "-x", "none",
 		"-lgtest", "-lgtest_main", "-lpthread",
 	})...)
-	out, err := exec.Command(program, "--gtest_filter=*/BF16_bf16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*").CombinedOutput()
+	out, err := exec.Command(program, "--gtest_filter=*/BF16_bf16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*:*/NVFP4_f16*").CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 

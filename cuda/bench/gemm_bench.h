@@ -80,7 +80,7 @@ struct NamedType {
   int32_t type;
 };
 inline const NamedType kTypes[] = {{"f32", kF32},   {"f16", kF16},   {"bf16", kBF16}, {"q8_0", kQ8_0}, {"q4_0", kQ4_0}, {"q4_1", kQ4_1},
-                            {"q5_0", kQ5_0}, {"q5_1", kQ5_1}, {"q4_k", kQ4_K}, {"q5_k", kQ5_K}, {"q6_k", kQ6_K}, {"iq4_nl", kIQ4_NL}, {"mxfp4", kMXFP4},
+                            {"q5_0", kQ5_0}, {"q5_1", kQ5_1}, {"q4_k", kQ4_K}, {"q5_k", kQ5_K}, {"q6_k", kQ6_K}, {"iq4_nl", kIQ4_NL}, {"mxfp4", kMXFP4}, {"nvfp4", kNVFP4},
                             {"q2_k", kQ2_K}, {"q3_k", kQ3_K}, {"iq4_xs", kIQ4_XS}, {"iq3_s", kIQ3_S}};
 
 // Returns the seconds of one replay, the median of `replays` after a warm-up.

@@ -29,7 +29,7 @@ enum : int32_t {
   type_f32 = 0, type_f16 = 1, type_q4_0 = 2, type_q4_1 = 3, type_q5_0 = 6, type_q5_1 = 7, type_q8_0 = 8,
   type_q2_k = 10, type_q3_k = 11, type_q4_k = 12, type_q5_k = 13, type_q6_k = 14, type_iq2_xxs = 16, type_iq2_xs = 17,
   type_iq3_xxs = 18, type_iq4_nl = 20, type_iq3_s = 21, type_iq2_s = 22, type_iq4_xs = 23, type_bf16 = 30,
-  type_mxfp4 = 39
+  type_mxfp4 = 39, type_nvfp4 = 40
 };
 
 constexpr int64_t panel_rows = 16, stack_panels = 4;
@@ -42,7 +42,7 @@ struct Matrix {
   uint64_t bytes;   // packed_size(type, in, out)
 };
 
-// Whether the type is known and `in` is a positive multiple of its block (1, 32 or 256).
+// Whether the type is known and `in` is a positive multiple of its block (1, 32, 64 or 256).
 bool supported(int32_t type, int64_t in);
 
 // Bytes of the matrix in a file and in memory; 0 when unsupported or beyond 2^62. Memory is at most 3 % above the file

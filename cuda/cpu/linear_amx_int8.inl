@@ -231,7 +231,7 @@ MR_INLINE uint8_t bias_of(int32_t type) {
     case type_q8_0: case type_iq4_nl: case type_iq4_xs: case type_iq3_xxs: case type_iq3_s: case type_iq2_xxs: return 128;
     case type_q4_0: return 8;
     case type_q5_0: case type_mxfp4: return 16;
-    case type_q3_k: case type_q6_k: return 32;
+    case type_q3_k: case type_q6_k: case type_nvfp4: return 32;
     case type_iq2_xs: case type_iq2_s: return 64;
     default: return 0;
   }
@@ -321,7 +321,7 @@ void multiply_tiles(const Matrix& m, const uint8_t* act, int64_t tokens, float* 
   }
   switch (m.type) {
     case type_q2_k: return multiply_mode<Mode::halves_mins, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);
-    case type_q3_k: case type_q6_k: case type_iq2_xs: case type_iq2_s:
+    case type_q3_k: case type_q6_k: case type_iq2_xs: case type_iq2_s: case type_nvfp4:
       return multiply_mode<Mode::halves, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);
     case type_q4_1: case type_q5_1: case type_q4_k: case type_q5_k:
       return multiply_mode<Mode::mins, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);

@@ -122,6 +122,12 @@ void decode_block(int32_t type, const uint8_t* p, float* out) {
     case type_mxfp4:
       for (int i = 0; i < 32; ++i) out[i] = float(mxfp4_values[nibble(p + 1, i)]) * mxfp4_scales.of[p[0]];
       return;
+    case type_nvfp4:
+      for (int i = 0; i < 64; ++i) {
+        const uint8_t both = p[4 + i / 16 * 8 + i % 8];
+        out[i] = float(mxfp4_values[i % 16 < 8 ? both & 15 : both >> 4]) * nvfp4_scales.of[p[i / 16]];
+      }
+      return;
     case type_q4_1:
       for (int i = 0; i < 32; ++i) out[i] = float(nibble(p + 4, i)) * f16(p) + f16(p + 2);
       return;

@@ -100,6 +100,20 @@ MR_INLINE void expand_simple(const uint8_t* group, int64_t n, Expanded& e) {
   if constexpr (type == type_q4_1 || type == type_q5_1) halves(p + n * 32, n, e.m);
 }
 
+// A block of 64 has four scales. Cell c of its nibbles holds inputs 16(c/2) + 4(c%2) .. + 3 low, and those eight later high.
+MR_INLINE void expand_nvfp4(const uint8_t* group, int64_t n, Expanded& e) {
+  for (int64_t c = 0; c < 4 * n; ++c) {
+    uint8_t* const w = e.w + (c / 2 * 4 + c % 2) * 64;
+    for (int at = 0; at < 64; at += vector_bytes) {
+      const u8v both = load_as<u8v>(group + 64 * c + at);
+      store_as(w + at, table_of(mxfp4_values, 32, low4(both)));
+      store_as(w + 128 + at, table_of(mxfp4_values, 32, high4(both)));
+    }
+  }
+  const uint8_t* const p = group + n * 256;
+  for (int64_t i = 0; i < 2 * n * panel_rows; ++i) e.d[i / panel_rows][i % panel_rows] = nvfp4_scales.of[p[i]];
+}
+
 // d * scale and -dmin * min of the eight 32-blocks of a K group. `odd` multiplies the scales of odd blocks.
 MR_INLINE void scales_k(const uint8_t* packed, const uint8_t* d, float odd, Expanded& e) {
   alignas(64) uint8_t scale[8][panel_rows], min[8][panel_rows];
@@ -295,6 +309,7 @@ MR_INLINE const uint8_t* expand(int32_t type, const uint8_t* group, int64_t n, E
     case type_q5_1: expand_simple<type_q5_1>(group, n, e); break;
     case type_iq4_nl: expand_simple<type_iq4_nl>(group, n, e); break;
     case type_mxfp4: expand_simple<type_mxfp4>(group, n, e); break;
+    case type_nvfp4: expand_nvfp4(group, n, e); break;
     case type_q2_k: expand_q2_k(group, e); break;
     case type_q3_k: expand_q3_k(group, e); break;
     case type_q4_k: expand_q4_k(group, e); break;

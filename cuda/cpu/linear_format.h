@@ -46,6 +46,7 @@ constexpr Format formats[] = {
     {type_q4_0, 32, 18, quant_group, 0, 2, {{2, 16, 4}, {0, 2, 2}}},
     {type_iq4_nl, 32, 18, quant_group, 0, 2, {{2, 16, 4}, {0, 2, 2}}},
     {type_mxfp4, 32, 17, quant_group, 0, 2, {{1, 16, 4}, {0, 1, 1}}},
+    {type_nvfp4, 64, 36, quant_group, 0, 2, {{4, 32, 4}, {0, 4, 1}}},
     {type_q4_1, 32, 20, quant_group, 0, 3, {{4, 16, 4}, {0, 2, 2}, {2, 2, 2}}},
     {type_q5_0, 32, 22, quant_group, 0, 3, {{6, 16, 4}, {2, 4, 4, true}, {0, 2, 2}}},
     {type_q5_1, 32, 24, quant_group, 0, 4, {{8, 16, 4}, {4, 4, 4, true}, {0, 2, 2}, {2, 2, 2}}},
@@ -129,7 +130,7 @@ struct Layout {
 // The sixteen values of IQ4_NL and IQ4_XS.
 constexpr int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-// Twice the values of MXFP4, whose scale is half of 2^(e - 127) for the byte e.
+// Twice the values of MXFP4 and NVFP4. The scale of MXFP4 is half of 2^(e - 127) for the byte e.
 constexpr int8_t mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 struct HalvedPowers {
@@ -140,6 +141,19 @@ struct HalvedPowers {
   }
 };
 constexpr HalvedPowers mxfp4_scales;
+
+// Half of the scales of NVFP4, by byte: E4M3 without its sign bit, which is ignored. ggml reads 0x7f, a NaN of E4M3, as 0.
+struct HalvedE4M3 {
+  float of[256];
+  constexpr HalvedE4M3() : of() {
+    for (int b = 0; b < 256; ++b) {
+      float power = 0x1p-10f;
+      for (int e = 1; e < (b >> 3 & 15); ++e) power *= 2;
+      of[b] = b == 0x7f ? 0.0f : power * float((b & 7) + ((b & 0x78) == 0 ? 0 : 8));
+    }
+  }
+};
+constexpr HalvedE4M3 nvfp4_scales;
 
 // What a code of linear_codes.h stands for. IQ2 has codes of three bits; no block has a magnitude of 3.
 constexpr int8_t iq3_xxs_values[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};

@@ -8,7 +8,8 @@ MR_INLINE int64_t bias_offset(int32_t type) {
       return __builtin_offsetof(ActBlock, bias128);
     case type_q4_0: return __builtin_offsetof(ActBlock, bias8);
     case type_q5_0: case type_mxfp4: return __builtin_offsetof(ActBlock, bias16);
-    case type_q2_k: case type_q3_k: case type_q6_k: case type_iq2_xs: case type_iq2_s: return __builtin_offsetof(ActBlock, bias32);
+    case type_q2_k: case type_q3_k: case type_q6_k: case type_iq2_xs: case type_iq2_s: case type_nvfp4:
+      return __builtin_offsetof(ActBlock, bias32);
     default: return __builtin_offsetof(ActBlock, none);
   }
 }
@@ -18,7 +19,7 @@ MR_INLINE int bits_of(int32_t type) {
   switch (type) {
     case type_q8_0: case type_iq4_nl: case type_iq4_xs: case type_iq3_xxs: case type_iq3_s: case type_iq2_xxs: return 8;
     case type_iq2_xs: case type_iq2_s: return 7;
-    case type_q3_k: case type_q6_k: return 6;
+    case type_q3_k: case type_q6_k: case type_nvfp4: return 6;
     case type_q5_0: case type_q5_1: case type_q5_k: case type_mxfp4: return 5;
     case type_q2_k: return 2;
     default: return 4;
@@ -28,7 +29,7 @@ MR_INLINE int bits_of(int32_t type) {
 MR_INLINE Mode mode_of(int32_t type) {
   if (type == type_q8_0) return Mode::bytes;
   if (type == type_q2_k) return Mode::halves_mins;
-  if (type == type_q3_k || type == type_q6_k) return Mode::halves;
+  if (type == type_q3_k || type == type_q6_k || type == type_nvfp4) return Mode::halves;
   if (type == type_iq2_xs || type == type_iq2_s) return Mode::halves_wide;
   if (type == type_q4_1 || type == type_q5_1 || type == type_q4_k || type == type_q5_k) return Mode::mins;
   return Mode::plain;

@@ -443,6 +443,7 @@ const char* weight_type_name(int32_t type) {
     case type_iq2_xs: return "IQ2_XS";
     case type_iq2_s: return "IQ2_S";
     case type_mxfp4: return "MXFP4";
+    case type_nvfp4: return "NVFP4";
     default: return "unknown";
   }
 }

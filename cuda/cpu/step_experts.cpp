@@ -34,6 +34,7 @@ void StepForward::mixture(int32_t index, const Cut& then) {
     norm(l.ffn_norm);
   }
   route_rows(index, h);
+  std::fill(expert_read_.begin(), expert_read_.end(), uint8_t{0});
   if (l.expert_norm != nullptr) norm(l.expert_norm);
   const int64_t piece = space_.expert_rows;
   for (int64_t first = 0; first < tokens_; first += piece) mix_experts(index, h, first, std::min(tokens_, first + piece));
@@ -94,7 +95,11 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
   const int64_t hidden = desc_.hidden, width = desc_.mlp(index).width;
   gather_rows(e, first, last);
   const int64_t active = static_cast<int64_t>(active_.size());
-  expert_bytes_ += static_cast<uint64_t>(active) * (l.expert_gate->bytes + l.expert_up->bytes + l.expert_down->bytes);
+  for (const ActiveExpert& x : active_) {
+    uint8_t& read = expert_read_[static_cast<size_t>(x.expert)];
+    if (read == 0) expert_bytes_ += l.expert_gate->bytes + l.expert_up->bytes + l.expert_down->bytes;
+    read = 1;
+  }
   const auto prepared = [&](const Matrix& m, int64_t i) {
     const Activation kind = activation_kind(isa_, m.type);
     return space_.expert_rows_prepared.of(kind) + prepared_at(kind, m.in, active_[static_cast<size_t>(i)].first, i);

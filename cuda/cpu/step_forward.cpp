@@ -52,6 +52,7 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
   tiles_.reserve(tokens);
   long_tiles_.reserve(tokens);
   active_.reserve(static_cast<size_t>(space_.most_experts));
+  expert_read_.resize(static_cast<size_t>(space_.most_experts));
   rows_.reserve(static_cast<size_t>(config.max_sample_rows) + static_cast<size_t>(config.max_score_rows));
 }
 

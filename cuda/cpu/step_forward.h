@@ -169,12 +169,13 @@ class StepForward {
   std::vector<Tile> long_tiles_;  // those of tiles_ whose chunks the threads share: they are in this list alone
   std::vector<LogitRow> rows_;    // by token
   std::vector<ActiveExpert> active_;  // by ascending expert
+  std::vector<uint8_t> expert_read_;  // by expert: 1 if the layer has read it in this step
   // Empty without layers that carry a state.
   std::vector<Chain> chains_;
   std::vector<int32_t> chained_;               // segments, chain by chain
   std::vector<ChainedToken> chained_tokens_;   // chain by chain
   std::vector<int32_t> segment_token_;         // by segment: its first token
-  uint64_t expert_bytes_ = 0;     // of the experts' weights that the step read
+  uint64_t expert_bytes_ = 0;     // of the experts that the step read, each once a layer
 };
 
 }  // namespace mr::cpu

@@ -65,7 +65,7 @@ sanitizer() {
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
-  change='--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*'
+  change='--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*:*/NVFP4_f16*'
   sanitize memcheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$change"
   # Experts with many pairs are multiplied as by the GEMMs of Hopper below.
   sanitize racecheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$change-*AmongAnyOthers*_prefill:*TilesOfAnySize*_prefill"

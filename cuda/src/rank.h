@@ -138,6 +138,7 @@ class Rank {
   void gated_pair(const Span& span, int32_t layer, const BranchNorm& source, const PackedWeight& gate, const PackedWeight& up,
                   const ActRows& out, const Stream& on);
   void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const Stream& on);
+  ExpertBytes expert_bytes(const StepShape& shape, const Span& rows, int32_t layer) const;
   ExpertGemmArgs expert_args(const Span& rows, int32_t layer) const;
   void multiply_gates(const Span& rows, int32_t layer, const Stream& on);
   ActRows shared_ffn(const Span& rows, int32_t layer) const;  // row 0, of which the first of `rows` is in the buffer

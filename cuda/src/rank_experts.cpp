@@ -2,6 +2,7 @@
 // memory of what their experts return and changes no bit.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/elementwise.h"
 #include "kernels/experts/choose.h"
@@ -72,6 +73,17 @@ void Rank::combine_experts(const Span& rows, int32_t index, const Stream& on) {
   CUDA_CHECK(launch_combine(sum, on));
 }
 
+// Of the experts of all ranks, which the first rank counts for them.
+ExpertBytes Rank::expert_bytes(const StepShape& shape, const Span& rows, int32_t index) const {
+  ExpertBytes bytes{space_.experts.bytes, 0, rows.count == shape.rows ? nullptr : space_.experts.read, rows.first == 0};
+  for (int32_t rank = 0; rank < model_->ranks(); ++rank) {
+    const Layer& part = model_->shard(rank).layer(index);
+    for (const PackedWeight* w : {&part.expert_gate, &part.expert_up, &part.expert_down})
+      bytes.each += weight_packed_bytes(w->type, w->rows, w->cols);
+  }
+  return bytes;
+}
+
 // The router, its choice, the plan of the grouped GEMMs, and the norm of their inputs: of few rows in one launch.
 void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t index, const BranchNorm& source, const Stream& on) {
   const Layer& l = shard_.layer(index);
@@ -98,12 +110,7 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   route.weights = space.weights;
   route.rows = rows.count;
   route.plan = space.plan;
-  route.bytes = space.bytes;
-  for (int32_t rank = 0; rank < model_->ranks(); ++rank) {  // the first rank counts what all read
-    const Layer& part = model_->shard(rank).layer(index);
-    for (const PackedWeight* w : {&part.expert_gate, &part.expert_up, &part.expert_down})
-      route.bytes_each += weight_packed_bytes(w->type, w->rows, w->cols);
-  }
+  route.bytes = expert_bytes(shape, rows, index);
   if (choose_supported(e, rows.count)) {
     const bool norms = !source.applied && source.weight != nullptr;
     const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
@@ -115,8 +122,8 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   CUDA_CHECK(launch_route(route, on));
   norm(source, rows, on);
   if (rows.count == 1) return;
-  const PlanExpertsArgs plan{space.ids,  rows.count * e.used, e.count, expert_tile(rows.kind, e.count, rows.count * e.used),
-                             space.plan, space.bytes,         route.bytes_each};
+  const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
+  const PlanExpertsArgs plan{space.ids, rows.count * e.used, e.count, tile, space.plan, route.bytes};
   CUDA_CHECK(launch_plan_experts(plan, on));
 }
 

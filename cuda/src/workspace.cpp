@@ -98,6 +98,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, int32_t ranks,
   space.shared = pieces.take<float>(shared * s.hidden_stride);
   space.sums = sums == 0 ? nullptr : pieces.take<float>(sums * s.hidden_stride);
   space.bytes = pieces.take<uint64_t>(1);
+  space.read = pieces.take<int32_t>(experts);
   return space;
 }
 

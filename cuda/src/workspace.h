@@ -119,6 +119,7 @@ struct ExpertSpace {
   float* sums;       // (2 * rows, hidden_stride) of several ranks where a branch reads whole rows of sums (kinds.h), else null: over the
                      // rows' experts, and from the row after the last of those on, of the shared expert
   uint64_t* bytes;   // (1) of the experts that the step has read
+  int32_t* read;     // (experts): ExpertBytes::read
 };
 
 // Memory of gated delta nets; null without them. The products of MIX_IN are in qkv. f32.

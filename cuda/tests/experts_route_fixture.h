@@ -63,7 +63,7 @@ struct Chosen {
 };
 
 Chosen route_of(const mr_experts_desc& e, const std::vector<float>& logits, const std::vector<float>& bias, const std::vector<float>& scales,
-                const std::vector<int32_t>& slots) {
+                const std::vector<int32_t>& slots, const ExpertBytes& piece = {}) {
   Guarded<float> dlogits(logits), dbias(bias), dscales(scales), weights(slots.size() * static_cast<size_t>(e.used));
   Guarded<int32_t> dslots(slots), ids(weights.size()), pairs(static_cast<size_t>(e.used)), tile_count(1);
   Guarded<ExpertTile> tiles(static_cast<size_t>(e.used));
@@ -79,8 +79,8 @@ Chosen route_of(const mr_experts_desc& e, const std::vector<float>& logits, cons
   args.weights = weights;
   args.rows = static_cast<int32_t>(slots.size());
   args.plan = {pairs, nullptr, nullptr, tiles, tile_count, nullptr};
-  args.bytes = bytes;
-  args.bytes_each = 10;
+  args.bytes = {bytes, 10};
+  if (piece.total != nullptr) args.bytes = piece;
   MUST(launch_route(args, Stream{}));
   return {ids.read(), weights.read(), pairs.read(), tile_count.read(), tiles.read(), bytes.read()[0]};
 }

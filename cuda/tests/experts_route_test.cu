@@ -129,15 +129,16 @@ struct Planned {
   uint64_t bytes;
 };
 
-Planned plan_of(const std::vector<int32_t>& ids, int32_t experts, int32_t tile) {
+Planned plan_of(const std::vector<int32_t>& ids, int32_t experts, int32_t tile, const ExpertBytes& piece = {}) {
   const auto n = static_cast<int32_t>(ids.size());
   Guarded<int32_t> dids(ids), pairs(ids.size()), first(static_cast<size_t>(experts)), count(static_cast<size_t>(experts)), tile_count(1), done(1);
   Guarded<ExpertTile> tiles(static_cast<size_t>(expert_tiles(experts, n, tile)));
   Guarded<uint64_t> bytes(1);
   done.zero();
   bytes.zero();
-  PlanExpertsArgs args{dids, n, experts, tile, {pairs, first, count, tiles, tile_count, done}, bytes, 1000};
-  for (int32_t i = 0; i < 2; ++i) MUST(launch_plan_experts(args, Stream{}));  // the second finds the counter at zero again
+  PlanExpertsArgs args{dids, n, experts, tile, {pairs, first, count, tiles, tile_count, done}, {bytes, 1000}};
+  if (piece.total != nullptr) args.bytes = piece;
+  for (int32_t i = 0; i < (piece.total == nullptr ? 2 : 1); ++i) MUST(launch_plan_experts(args, Stream{}));  // the second finds the counter at zero again
   EXPECT_EQ(done.read()[0], 0);
   return {pairs.read(), first.read(), count.read(), tiles.read(), tile_count.read()[0], bytes.read()[0] / 2};
 }
@@ -185,6 +186,34 @@ TEST(Plan, ListsPairsByExpertInOrder) {
       }
 }
 
+// Four pieces of a layer: several rows, one row, padding, and several rows.
+TEST(Plan, CountsAnExpertOfSeveralPiecesOnce) {
+  const mr_experts_desc e = experts(40, 3, MR_GATE_SOFTMAX);
+  Guarded<uint64_t> bytes(1);
+  Guarded<int32_t> read(40);
+  bytes.zero();
+  ExpertBytes piece{bytes, 10, read, true};
+  std::vector<float> logits(40, 1.0f);
+  logits[7] = logits[30] = 2;
+  const auto total = [&] { return bytes.read()[0]; };
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    piece.first = true;
+    plan_of({0, 2, 4, 2, 4, 30}, 40, 8, piece);
+    EXPECT_EQ(total(), static_cast<uint64_t>(60 * layer + 40)) << "0, 2, 4 and 30";
+    piece.first = false;
+    route_of(e, logits, {}, {}, {0}, piece);
+    EXPECT_EQ(total(), static_cast<uint64_t>(60 * layer + 50)) << "7 of 0, 7 and 30";
+    route_of(e, logits, {}, {}, {-1}, piece);
+    plan_of({0, 7, 30, 2, 4, 39}, 40, 8, piece);
+    EXPECT_EQ(total(), static_cast<uint64_t>(60 * layer + 60)) << "39";
+  }
+  piece.first = true;
+  route_of(e, logits, {}, {}, {-1}, piece);
+  EXPECT_EQ(read.read(), std::vector<int32_t>(40, 0));
+  route_of(e, logits, {}, {}, {0}, piece);
+  EXPECT_EQ(total(), 150u);
+}
+
 // What launch_choose writes, or the four launches whose bits it has.
 struct FewRows {
   std::vector<int32_t> ids, tile_count;
@@ -192,8 +221,9 @@ struct FewRows {
   std::vector<uint16_t> normed;
   std::vector<std::vector<int32_t>> pairs_of;  // by tile: its expert, and its pairs
   uint64_t bytes;
+  std::vector<int32_t> read;
   bool operator==(const FewRows& o) const {
-    return ids == o.ids && tile_count == o.tile_count && normed == o.normed && pairs_of == o.pairs_of && bytes == o.bytes &&
+    return read == o.read && ids == o.ids && tile_count == o.tile_count && normed == o.normed && pairs_of == o.pairs_of && bytes == o.bytes &&
            weights.size() == o.weights.size() && std::memcmp(weights.data(), o.weights.data(), weights.size() * sizeof(float)) == 0;
   }
 };
@@ -205,7 +235,7 @@ FewRows chosen_rows(const mr_experts_desc& e, int32_t hidden, const std::vector<
   Guarded<float> dx(x), dnorm(norm), logits(static_cast<size_t>(rows * e.count)), weights(static_cast<size_t>(pairs));
   Guarded<uint8_t> packed(packed_floats(kF32, router, e.count, hidden));
   Guarded<int32_t> dslots(slots), ids(static_cast<size_t>(pairs)), list(static_cast<size_t>(pairs)), first(static_cast<size_t>(e.count)),
-      count(static_cast<size_t>(e.count)), tile_count(1), done(kPlanCounters);
+      count(static_cast<size_t>(e.count)), tile_count(1), done(kPlanCounters), read(static_cast<size_t>(e.count));
   Guarded<ExpertTile> tiles(static_cast<size_t>(expert_tiles(e.count, pairs, rows == 1 ? 1 : 8)));
   Guarded<uint16_t> normed(cells);
   Guarded<uint64_t> bytes(1);
@@ -228,8 +258,7 @@ FewRows chosen_rows(const mr_experts_desc& e, int32_t hidden, const std::vector<
   args.route.weights = weights;
   args.route.rows = rows;
   args.route.plan = {list, first, count, tiles, tile_count, done};
-  args.route.bytes = bytes;
-  args.route.bytes_each = 10;
+  args.route.bytes = {bytes, 10, read, true};
   args.norm.x = dx;
   args.norm.weight = dnorm;
   args.norm.out = normed;
@@ -245,10 +274,10 @@ FewRows chosen_rows(const mr_experts_desc& e, int32_t hidden, const std::vector<
   } else {
     MUST(launch_router(args.router, Stream{}));
     MUST(launch_route(args.route, Stream{}));
-    if (rows > 1) MUST(launch_plan_experts({ids, pairs, e.count, args.tile, args.route.plan, bytes, 10}, Stream{}));
+    if (rows > 1) MUST(launch_plan_experts({ids, pairs, e.count, args.tile, args.route.plan, args.route.bytes}, Stream{}));
     MUST(launch_rms_norm(args.norm, Stream{}));
   }
-  FewRows out{ids.read(), tile_count.read(), weights.read(), normed.read(), {}, bytes.read()[0] / (at_once ? 2 : 1)};
+  FewRows out{ids.read(), tile_count.read(), weights.read(), normed.read(), {}, bytes.read()[0] / (at_once ? 2 : 1), read.read()};
   const std::vector<ExpertTile> tile = tiles.read();
   const std::vector<int32_t> pair = list.read();
   for (size_t i = 0; i < static_cast<size_t>(out.tile_count[0]); ++i) {

@@ -32,7 +32,7 @@ struct TypeName {
 };
 constexpr TypeName kTypeNames[] = {{kF32, "F32"},   {kF16, "F16"},   {kBF16, "BF16"}, {kQ8_0, "Q8_0"},
                                    {kQ4_0, "Q4_0"}, {kQ4_1, "Q4_1"}, {kQ5_0, "Q5_0"}, {kQ5_1, "Q5_1"},
-                                   {kQ4_K, "Q4_K"}, {kQ5_K, "Q5_K"}, {kQ6_K, "Q6_K"}, {kIQ4_NL, "IQ4_NL"}, {kMXFP4, "MXFP4"},
+                                   {kQ4_K, "Q4_K"}, {kQ5_K, "Q5_K"}, {kQ6_K, "Q6_K"}, {kIQ4_NL, "IQ4_NL"}, {kMXFP4, "MXFP4"}, {kNVFP4, "NVFP4"},
                                    {kQ2_K, "Q2_K"}, {kQ3_K, "Q3_K"}, {kIQ4_XS, "IQ4_XS"}, {kIQ3_S, "IQ3_S"},
                                    {kIQ3_XXS, "IQ3_XXS"}, {kIQ2_S, "IQ2_S"}, {kIQ2_XS, "IQ2_XS"}, {kIQ2_XXS, "IQ2_XXS"}};
 
@@ -106,6 +106,7 @@ inline std::vector<uint8_t> ordinary_file(int32_t type, int64_t rows, int64_t co
       if (type == kF16) std::memcpy(p, &h, 2);
     }
     if (type == kMXFP4) *p = static_cast<uint8_t>(117 + random() % 6);
+    for (int i = 0; type == kNVFP4 && i < 4; ++i) p[i] = static_cast<uint8_t>(random() % 24);
     for (int i = 0; i < s.half_count; ++i) {
       const __half h = __float2half(normal(random) * (s.block == 256 ? 0.02f : 0.5f));
       std::memcpy(p + s.halves[i], &h, 2);

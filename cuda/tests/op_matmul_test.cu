@@ -13,7 +13,7 @@ namespace {
 constexpr int32_t kLarge = 1, kSmall = INT32_MAX;  // SM counts for which a matmul uses its large and its small tile
 
 const int32_t kTypes[] = {kF32,  kF16,  kBF16,   kQ8_0, kQ4_0, kQ4_1,   kQ5_0,  kQ5_1,  kQ4_K,   kQ5_K,
-                          kQ6_K, kIQ4_NL, kMXFP4, kQ2_K, kQ3_K, kIQ4_XS, kIQ3_S, kIQ3_XXS, kIQ2_S, kIQ2_XS, kIQ2_XXS};
+                          kQ6_K, kIQ4_NL, kMXFP4, kNVFP4, kQ2_K, kQ3_K, kIQ4_XS, kIQ3_S, kIQ3_XXS, kIQ2_S, kIQ2_XS, kIQ2_XXS};
 
 const int64_t kShapes[][2] = {{1, 1}, {2, 17}, {31, 65}, {32, 64}, {33, 63}, {127, 129}, {128, 128}, {129, 127}};
 

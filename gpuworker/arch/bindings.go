@@ -17,7 +17,7 @@ var harmlessNames = []string{"attn_rot_embd.weight"}
 var weightTypes = []gguf.Type{
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q2K, gguf.Q3K,
 	gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL, gguf.IQ4XS,
-	gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.MXFP4,
+	gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.MXFP4, gguf.NVFP4,
 }
 
 // vectorTypes are the types of norms, biases and factors. Engines take them as F32 alone; see
@@ -109,7 +109,23 @@ func (r *reader) find(name string, d *engine.ModelDesc) ([]engine.Role, int, err
 			return nil, 0, err
 		}
 	}
+	if weight, ok := scaled(name); ok {
+		return nil, 0, unsupported("tensor %s scales the products of %s, as in NVFP4 files converted from ModelOpt, which engines do not do: "+
+			"take a file of another type, such as Q4_K_M", name, weight)
+	}
 	return nil, 0, unsupported("tensor %s has no role in this architecture", name)
+}
+
+// scaled returns the name of the matrix whose products, or their inputs, a tensor scales. llama.cpp
+// multiplies each product by X.scale, one number or one for each expert, and by X.input_scale if it
+// rounds inputs to four bits.
+func scaled(name string) (weight string, ok bool) {
+	for _, suffix := range []string{".input_scale", ".scale"} {
+		if weight, ok := strings.CutSuffix(name, suffix); ok {
+			return strings.TrimSuffix(weight, ".weight") + ".weight", true
+		}
+	}
+	return "", false
 }
 
 // check compares type and dimensions of a tensor with those that it must have. Trailing dimensions

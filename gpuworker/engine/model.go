@@ -28,6 +28,7 @@ const (
 	IQ4XS  Type = 23
 	BF16   Type = 30
 	MXFP4  Type = 39
+	NVFP4  Type = 40
 	F8     Type = 256 // E4M3 with a scale for each head of each token; for the KV cache only, and not a ggml type
 )
 

@@ -80,7 +80,7 @@ func TestQuantizeErrorIsBounded(t *testing.T) {
 		gguf.F32: 1e-7, gguf.F16: 1.0 / 2000, gguf.BF16: 1.0 / 250, gguf.Q8_0: 1.01 / 254, gguf.Q4_0: 1.01 / 8, gguf.Q5_0: 1.01 / 16,
 		gguf.Q4_1: 1.01 / 15, gguf.Q5_1: 1.01 / 31, gguf.IQ4NL: 14.0 / 127, gguf.Q6K: 1.1 / 32,
 		gguf.Q2K: 0.5, gguf.Q3K: 0.3, gguf.IQ4XS: 0.16,
-		gguf.IQ2XXS: 1, gguf.IQ2XS: 1, gguf.IQ2S: 1, gguf.IQ3XXS: 1, gguf.IQ3S: 0.6, gguf.MXFP4: 1.01 / 3,
+		gguf.IQ2XXS: 1, gguf.IQ2XS: 1, gguf.IQ2S: 1, gguf.IQ3XXS: 1, gguf.IQ3S: 0.6, gguf.MXFP4: 1.01 / 3, gguf.NVFP4: 1.15 / 6,
 	} {
 		t.Run(typ.String(), func(t *testing.T) {
 			n := int(typ.BlockSize())

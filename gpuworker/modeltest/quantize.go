@@ -23,6 +23,7 @@ var encoders = map[gguf.Type]func(b []byte, w []float64) []byte{
 	gguf.Q5_1:   func(b []byte, w []float64) []byte { return ranged(b, w, 5) },
 	gguf.IQ4NL:  iq4nl,
 	gguf.MXFP4:  mxfp4,
+	gguf.NVFP4:  nvfp4,
 	gguf.Q6K:    q6k,
 	gguf.Q2K:    q2k,
 	gguf.Q3K:    q3k,
@@ -138,19 +139,41 @@ func iq4nl(b []byte, w []float64) []byte {
 // mxfp4 gives the block the least power of two by which its extreme weight is below 6, the largest
 // float of four bits.
 func mxfp4(b []byte, w []float64) []byte {
-	floats := [8]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	_, exponent := math.Frexp(extreme(w) / 6)
+	return appendLevels(append(b, byte(127+exponent)), e2m1(w, math.Ldexp(1, exponent)), 4)
+}
+
+// nvfp4 gives 16 weights the least scale by which their extreme weight is at most 6.
+func nvfp4(b []byte, w []float64) []byte {
+	var scales, quants []byte
+	for ; len(w) > 0; w = w[16:] {
+		scale, code := 0.0, byte(0)
+		for largest := math.Abs(extreme(w[:16])) / 6; scale < largest && code < 0x7e; {
+			code++
+			scale = math.Ldexp(float64(code&7)+min(1, float64(code>>3))*8, max(int(code>>3), 1)-10)
+		}
+		q := e2m1(w[:16], scale)
+		for i := range 8 {
+			quants = append(quants, byte(q[i]|q[i+8]<<4))
+		}
+		scales = append(scales, code)
+	}
+	return append(append(b, scales...), quants...)
+}
+
+// e2m1 returns the index of the float of four bits nearest to each weight with scale d.
+func e2m1(w []float64, d float64) []int {
+	floats := [8]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	q := make([]int, len(w))
 	for i, v := range w {
-		v = math.Ldexp(v, -exponent)
-		for q[i] < 7 && 2*math.Abs(v) > floats[q[i]]+floats[q[i]+1] {
+		for q[i] < 7 && 2*math.Abs(v) > d*(floats[q[i]]+floats[q[i]+1]) {
 			q[i]++
 		}
 		if v < 0 {
 			q[i] += 8
 		}
 	}
-	return appendLevels(append(b, byte(127+exponent)), q, 4)
+	return q
 }
 
 // nearest returns the index of the level nearest to each weight with scale d.

@@ -26,7 +26,7 @@ func Variants() []gguf.Type {
 	return []gguf.Type{
 		gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1,
 		gguf.Q2K, gguf.Q3K, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL, gguf.IQ4XS,
-		gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.MXFP4,
+		gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.MXFP4, gguf.NVFP4,
 	}
 }
 

@@ -9,7 +9,8 @@
 //
 // If the blocks of a type do not fit a matrix's rows, another type replaces it, as in llama.cpp:
 // rows that are not a multiple of 256 turn Q4_K into Q5_0, Q5_K into Q5_1 and Q6_K into Q8_0. Rows
-// that are not a multiple of 32 are stored as F16.
+// that are not a multiple of 64 turn NVFP4 into MXFP4. Rows that are not a multiple of 32 are stored
+// as F16.
 //
 // The package writes no tokenizer: such a model works on token ids, and its text has no meaning.
 package synth

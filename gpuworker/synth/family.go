@@ -19,11 +19,14 @@ type Family struct {
 	Factors []float64      // divisors of frequencies; nil = none
 	Long    []float64      // of LongRoPE beyond the original context, and Short up to it; nil = none
 	Short   []float64
+
+	// Skew is the exponent of the Zipf distribution of the use of experts; 0 = even. See Shape.Skewed.
+	Skew float64
 }
 
 // plan returns the keys in their order and the layout that the keys and the optional tensors give.
 func (f *Family) plan(architecture string) (*plan, error) {
-	p := &plan{}
+	p := &plan{skew: f.Skew}
 	p.divide(arch.RopeFactorsName, f.Factors)
 	p.divide(arch.LongFactorsName, f.Long)
 	p.divide(arch.ShortFactorsName, f.Short)

@@ -17,7 +17,7 @@ type Mix struct {
 var fileTypes = map[gguf.Type]uint32{
 	gguf.F32: 0, gguf.F16: 1, gguf.Q4_0: 2, gguf.Q4_1: 3, gguf.Q8_0: 7, gguf.Q5_0: 8, gguf.Q5_1: 9,
 	gguf.Q2K: 10, gguf.Q3K: 11, gguf.Q4K: 14, gguf.Q5K: 16, gguf.Q6K: 18, gguf.IQ4NL: 25, gguf.IQ4XS: 30, gguf.BF16: 32,
-	gguf.IQ2XXS: 19, gguf.IQ2XS: 20, gguf.IQ3XXS: 23, gguf.IQ3S: 26, gguf.IQ2S: 28, gguf.MXFP4: 38,
+	gguf.IQ2XXS: 19, gguf.IQ2XS: 20, gguf.IQ3XXS: 23, gguf.IQ3S: 26, gguf.IQ2S: 28, gguf.MXFP4: 38, gguf.NVFP4: 39,
 }
 
 // The mixes of most published K-quant files: Q6_K where more bits help, as llama.cpp distributes

@@ -18,7 +18,7 @@ var (
 	std6  = math.Sqrt((64*64 - 1) / 12.0)
 	stdNL = 67.4 // root mean square of the levels, whose sign is drawn
 
-	rmsE2M1 = math.Sqrt((0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 8) // of the floats of MXFP4
+	rmsE2M1 = math.Sqrt((0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 8) // of the floats of MXFP4 and NVFP4
 )
 
 // Root mean squares of weights whose scale and quant are drawn from all bits: of Q2_K if dmin is
@@ -76,6 +76,8 @@ func blockScales(t gguf.Type, std float64) (sets [][]byte, offset int) {
 		return scalesOnly(std/(rmsOdd*rmsOf(t)), false), 0
 	case gguf.MXFP4:
 		return exponents(std / rmsE2M1), 0
+	case gguf.NVFP4:
+		return e4m3Scales(std / rmsE2M1), 0
 	}
 	return signedScales(std / std6 / subScale), 192 // Q6_K, after the quants
 }
@@ -101,6 +103,20 @@ func exponents(d float64) [][]byte {
 			exponent++
 		}
 		return []byte{byte(127 + exponent)}
+	})
+}
+
+// e4m3Scales returns four scales of eight bits near d. Below 2^-6 they are multiples of 2^-9.
+func e4m3Scales(d float64) [][]byte {
+	return each(func(i int) []byte {
+		b := make([]byte, 4)
+		for j := range b {
+			v := d * spread(int(scaleStream.word(uint64(1<<21+4*i+j))%variants), false)
+			exponent := max(math.Floor(math.Log2(v)), -6)
+			steps := math.Round(math.Ldexp(v, 3-int(exponent))) // 16 carries into the exponent
+			b[j] = byte(min(8*(exponent+6)+steps, 0x7e))
+		}
+		return b
 	})
 }
 

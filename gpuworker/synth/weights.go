@@ -36,12 +36,24 @@ func (t tensor) write(w io.Writer, s stream) error {
 	for offset, size := uint64(0), t.typ.RowBytes(t.elements()); offset < size; {
 		n := min(size-offset, uint64(len(piece)))
 		fill(piece[:(n+group-1)/group*group], s, offset/8)
+		t.scaleRows(piece[:n], offset)
 		if _, err := w.Write(piece[:n]); err != nil {
 			return err
 		}
 		offset += n
 	}
 	return nil
+}
+
+// scaleRows multiplies bytes of the tensor from offset on, whole numbers, by the factors of their rows.
+func (t tensor) scaleRows(b []byte, offset uint64) {
+	if t.rows == nil {
+		return
+	}
+	for i := uint64(0); i < uint64(len(b)); i += 4 {
+		v := math.Float32frombits(binary.LittleEndian.Uint32(b[i:])) * t.rows[(offset+i)/4/t.dims[0]]
+		binary.LittleEndian.PutUint32(b[i:], math.Float32bits(v))
+	}
 }
 
 // fill makes weights: it fills dst, whose length is a multiple of 8 and of a block, from the

@@ -16,7 +16,8 @@ type tensor struct {
 	typ  gguf.Type
 	dims []uint64
 	fill func(s stream, i int) float32
-	gain float64 // of the standard deviation of a matrix; 0 = 1
+	gain float64   // of the standard deviation of a matrix; 0 = 1
+	rows []float32 // factors of the rows of a matrix of F32; nil = 1
 }
 
 // Write writes a complete file of the shape with matrices of the mix to w, as a stream. Errors wrap
@@ -82,6 +83,7 @@ type plan struct {
 	pairs   []pair
 	layout  *arch.Layout
 	factors []tensor // divisors of frequencies
+	skew    float64  // of routers
 }
 
 func newPlan(shape Shape) (*plan, error) {
@@ -147,6 +149,9 @@ func (p *plan) list(mix Mix) []tensor {
 		} else {
 			t.typ = fit(mix.of(role, layer, d), int(t.dims[0]))
 			t.gain = gainOf(role, layer, d)
+			if role == engine.RoleRouter {
+				t.rows = routerScales(d.Layers[layer].MLP.Experts, p.skew, newStream(skewSeed, uint64(layer)))
+			}
 		}
 		ts = append(ts, t)
 	}
@@ -224,6 +229,9 @@ func fit(typ gguf.Type, n int) gguf.Type {
 		case gguf.Q6K:
 			typ = gguf.Q8_0
 		}
+	}
+	if typ == gguf.NVFP4 && n%64 != 0 {
+		typ = gguf.MXFP4
 	}
 	if uint64(n)%typ.BlockSize() != 0 {
 		return gguf.F16

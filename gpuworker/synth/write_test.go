@@ -19,7 +19,7 @@ import (
 // weightTypes are all types Write takes.
 var weightTypes = []gguf.Type{
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
-	gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ2XXS, gguf.IQ2XS, gguf.IQ2S, gguf.IQ3XXS, gguf.IQ3S, gguf.MXFP4,
+	gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ2XXS, gguf.IQ2XS, gguf.IQ2S, gguf.IQ3XXS, gguf.IQ3S, gguf.MXFP4, gguf.NVFP4,
 }
 
 // small is a shape whose rows suit every type: 256 wide with an FFN of 512.
@@ -66,8 +66,11 @@ func TestWeightsAreCenteredAndScaled(t *testing.T) {
 				require.InDelta(t, 1, math.Sqrt(squares/n)/want, 0.08, "%s: standard deviation against %g", tensor.Name, want)
 				require.InDelta(t, 0, sum/n/want, 0.05, "%s: mean in standard deviations", tensor.Name)
 				vary := 1000
-				if typ == gguf.MXFP4 { // three powers of two times fifteen numbers, most of which are in two
+				switch typ {
+				case gguf.MXFP4: // three powers of two times fifteen numbers, most of which are in two
 					vary = 20
+				case gguf.NVFP4: // scales of three bits
+					vary = 40
 				}
 				require.Greater(t, len(distinct), vary, "%s: scales vary", tensor.Name)
 			}
@@ -133,7 +136,8 @@ func TestRowsThatDoNotFitATypeFallBackAsDocumented(t *testing.T) {
 		gguf.Q4K: {gguf.Q4K, gguf.Q5_0, gguf.F16}, gguf.Q5K: {gguf.Q5K, gguf.Q5_1, gguf.F16}, gguf.Q6K: {gguf.Q6K, gguf.Q8_0, gguf.F16},
 		gguf.Q2K: {gguf.Q2K, gguf.IQ4NL, gguf.F16}, gguf.Q3K: {gguf.Q3K, gguf.IQ4NL, gguf.F16}, gguf.IQ4XS: {gguf.IQ4XS, gguf.IQ4NL, gguf.F16},
 		gguf.IQ2XXS: {gguf.IQ2XXS, gguf.IQ4NL, gguf.F16}, gguf.IQ3S: {gguf.IQ3S, gguf.IQ4NL, gguf.F16}, gguf.MXFP4: {gguf.MXFP4, gguf.MXFP4, gguf.F16},
-		gguf.Q8_0: {gguf.Q8_0, gguf.Q8_0, gguf.F16}, gguf.IQ4NL: {gguf.IQ4NL, gguf.IQ4NL, gguf.F16}, gguf.BF16: {gguf.BF16, gguf.BF16, gguf.BF16},
+		gguf.NVFP4: {gguf.NVFP4, gguf.MXFP4, gguf.F16},
+		gguf.Q8_0:  {gguf.Q8_0, gguf.Q8_0, gguf.F16}, gguf.IQ4NL: {gguf.IQ4NL, gguf.IQ4NL, gguf.F16}, gguf.BF16: {gguf.BF16, gguf.BF16, gguf.BF16},
 	} {
 		f := write(t, shape, typ, 1)
 		for name, w := range map[string]gguf.Type{"blk.0.attn_q.weight": want.rows256, "blk.0.attn_output.weight": want.rows96, "blk.0.ffn_down.weight": want.rows100} {
@@ -315,7 +319,7 @@ func TestImpossibleShapesAreRefused(t *testing.T) {
 		"rope beyond the head":    {with(func(s *synth.Shape) { s.Desc.RopeDims = 66 }), gguf.F16, "rope over 66 of 64"},
 		"another architecture":    {with(func(s *synth.Shape) { s.Architecture = "gpt2" }), gguf.F16, `"gpt2"`},
 		"head norms in llama":     {with(func(s *synth.Shape) { s.Desc.QKNorm = true }), gguf.F16, "head norms in llama"},
-		"a type without weights":  {small(), gguf.NVFP4, "no weights of type NVFP4"},
+		"a type without weights":  {small(), gguf.TQ1_0, "no weights of type TQ1_0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := synth.Write(io.Discard, tc.shape, synth.Only(tc.typ), 1)

@@ -33,7 +33,7 @@ constexpr Type types[] = {{"f32", type_f32, 1}, {"f16", type_f16, 1}, {"bf16", t
                           {"q4_k", type_q4_k, 256}, {"q5_k", type_q5_k, 256}, {"q6_k", type_q6_k, 256}, {"iq4_nl", type_iq4_nl, 32},
                           {"q2_k", type_q2_k, 256}, {"q3_k", type_q3_k, 256}, {"iq4_xs", type_iq4_xs, 256},
                           {"iq3_xxs", type_iq3_xxs, 256}, {"iq3_s", type_iq3_s, 256}, {"iq2_xxs", type_iq2_xxs, 256},
-                          {"iq2_xs", type_iq2_xs, 256}, {"iq2_s", type_iq2_s, 256}};
+                          {"iq2_xs", type_iq2_xs, 256}, {"iq2_s", type_iq2_s, 256}, {"mxfp4", type_mxfp4, 32}, {"nvfp4", type_nvfp4, 64}};
 constexpr int type_count = sizeof types / sizeof types[0];
 
 constexpr float guard = -123456.75f;

@@ -27,6 +27,7 @@ inline Shape shape(int32_t type) {
     case type_q8_0: return {32, 34, 1, {0, 0}, false};
     case type_q4_0: case type_iq4_nl: return {32, 18, 1, {0, 0}, false};
     case type_mxfp4: return {32, 17, 0, {0, 0}, false};
+    case type_nvfp4: return {64, 36, 0, {0, 0}, false};
     case type_q4_1: return {32, 20, 2, {0, 2}, false};
     case type_q5_0: return {32, 22, 1, {0, 0}, false};
     case type_q5_1: return {32, 24, 2, {0, 2}, false};
@@ -112,6 +113,12 @@ inline Weight weight(int32_t type, const uint8_t* p, int i) {
       static const double magnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
       const double v = ldexp(magnitudes[four(1) % 8], p[0] - 127);
       return {four(1) < 8 ? v : -v, 0};
+    }
+    case type_nvfp4: {
+      static const double magnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+      const int scale = p[i / 16], exponent = scale / 8 % 16, both = p[4 + i / 16 * 8 + i % 8], q = i % 16 < 8 ? both % 16 : both / 16;
+      const double d = scale == 127 ? 0 : exponent == 0 ? ldexp(scale % 8, -9) : ldexp(8 + scale % 8, exponent - 10);
+      return {(q < 8 ? d : -d) * magnitudes[q % 8], 0};
     }
     case type_q4_1: return {half_value(p) * four(4), half_value(p + 2)};
     case type_q5_0: return {half_value(p) * (five(6, 2) - 16), 0};
@@ -259,6 +266,7 @@ inline std::vector<uint8_t> random_file(int32_t type, int64_t in, int64_t out, s
     if (type == type_bf16) put_half(p, uint16_t(bits >> 16));
     if (type == type_f16) put_half(p, uint16_t((random() & 0x8000) | random() % 0x3c00)); // below 1, subnormals too
     if (type == type_mxfp4) *p = uint8_t(110 + random() % 14);
+    for (int i = 0; type == type_nvfp4 && i < 4; ++i) p[i] = uint8_t(random() % 40);
     for (int i = 0; i < s.half_count; ++i) put_half(p + s.halves[i], uint16_t((random() & 0x8000) | (0x1c00 + random() % 0x800)));
   }
   return file;
@@ -270,7 +278,7 @@ inline std::vector<uint8_t> extreme_file(int32_t type, int64_t in, int64_t out, 
   const Shape s = shape(type);
   static const uint16_t scales[extreme_kinds] = {0x3c00 /* 1 */, 0, 0xbc00 /* -1 */, 0x0001 /* 2^-24 */, 0x7bff /* 65504 */, 0xfbff, 0x83ff};
   static const int fills[extreme_kinds] = {0xff, -1, 0x00, -1, 0xff, 0x80, 0x7f}; // -1: random
-  static const uint8_t exponents[extreme_kinds] = {127, 0, 127, 103, 142, 142, 103};
+  static const uint8_t exponents[extreme_kinds] = {127, 0, 127, 103, 142, 142, 103}, nvfp4_scales[extreme_kinds] = {0x38, 0, 0x38, 1, 0x7e, 0xfe, 0x7f};
   std::vector<uint8_t> file = random_file(type, in, out, random);
   for (size_t at = 0; at < file.size(); at += size_t(s.bytes)) {
     uint8_t* p = file.data() + at;
@@ -284,6 +292,7 @@ inline std::vector<uint8_t> extreme_file(int32_t type, int64_t in, int64_t out, 
     }
     if (fills[kind] >= 0) memset(p, fills[kind], size_t(s.bytes));
     if (type == type_mxfp4) *p = exponents[kind];
+    if (type == type_nvfp4) memset(p, nvfp4_scales[kind], 4);
     for (int i = 0; i < s.half_count; ++i) put_half(p + s.halves[i], scales[kind]);
   }
   return file;

@@ -249,8 +249,8 @@ typedef struct mr_tensor_desc {
   int32_t role;   /* MR_ROLE_* */
   int32_t layer;  /* 0 .. layer_count-1, or -1 */
   int32_t type;   /* ggml type id. Of a matrix F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, Q2_K, Q3_K,
-                     IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS or MXFP4. An engine without kernels for a type answers
-                     UNIMPLEMENTED, naming it, to model_resident_size and model_bind */
+                     IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, MXFP4 or NVFP4. An engine without kernels for a type
+                     answers UNIMPLEMENTED, naming it, to model_resident_size and model_bind */
   int32_t ndims;  /* 1 to 3 */
   int64_t dims[3];
 } mr_tensor_desc;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/experts/read_once.cuh"
 #include "kernels/experts/route_row.cuh"
 #include "kernels/experts/router_block.cuh"
 
@@ -50,7 +51,8 @@ __device__ void plan_rows(const RouteArgs& a, int32_t tile) {
   for (int32_t p = 0; p < pairs; ++p) count += ids[p] == expert ? 1 : 0;
   if (expert >= a.experts.count) count = 0;  // padding rows name an expert past the last
   int32_t first = sum_before(count, all), at = sum_before((count + tile - 1) / tile, all_tiles);
-  const int32_t active = __popc(__ballot_sync(0xffffffffu, count > 0));
+  const int32_t counted = expert < a.experts.count ? read_once(a.bytes, expert, count > 0) : 0;
+  const int32_t active = __popc(__ballot_sync(0xffffffffu, counted > 0));
   if (expert % 32 == 0) {
     pairs_of[warp] = all;
     tiles_of[warp] = all_tiles;
@@ -75,7 +77,7 @@ __device__ void plan_rows(const RouteArgs& a, int32_t tile) {
     experts += active_of[w];
   }
   *a.plan.tile_count = tiles;
-  if (a.bytes != nullptr) *a.bytes += static_cast<uint64_t>(experts) * a.bytes_each;
+  count_read(a.bytes, experts);
 }
 
 // Counts the block and returns, in every thread, whether it is the last of `blocks`. The counter is zero afterwards.

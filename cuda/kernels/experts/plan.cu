@@ -1,6 +1,7 @@
 // plan_experts: a block for each expert counts the pairs of lower experts, which is where its own begin, and lists its
 // own in order. No block waits for another; the block that ends last cuts the tiles, because it can read every count.
 #include "kernels/experts/plan.h"
+#include "kernels/experts/read_once.cuh"
 #include "kernels/instructions.cuh"
 
 namespace mr::cuda {
@@ -78,7 +79,7 @@ __device__ void cut_tiles(const PlanExpertsArgs& a, int32_t warp, int32_t lane) 
   for (int32_t e = begin; e < end; ++e) {
     const int32_t count = __ldcg(a.plan.count + e);
     tiles += (count + a.tile - 1) / a.tile;
-    active += count > 0 ? 1 : 0;
+    active += read_once(a.bytes, e, count > 0);
   }
   active = warp_total(active);
   int32_t at = sum_before(tiles, lane, total);
@@ -100,7 +101,7 @@ __device__ void cut_tiles(const PlanExpertsArgs& a, int32_t warp, int32_t lane) 
     all_active += active_of_warp[w];
   }
   *a.plan.tile_count = all_tiles;
-  if (a.bytes != nullptr) *a.bytes += static_cast<uint64_t>(all_active) * a.bytes_each;
+  count_read(a.bytes, all_active);
 }
 
 __global__ void __launch_bounds__(kThreads) plan_experts(const __grid_constant__ PlanExpertsArgs a) {

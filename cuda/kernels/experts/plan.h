@@ -35,12 +35,20 @@ inline int32_t expert_tiles(int32_t experts, int32_t pairs, int32_t tile) {
   return std::min(pairs, pairs / tile + std::min(experts, pairs));
 }
 
+// Where a launch counts the bytes of the experts that it reads. Rows of a layer may be planned in several pieces; an expert
+// counts in the first piece that reads it.
+struct ExpertBytes {
+  uint64_t* total = nullptr;  // increased; null: nothing is counted
+  uint64_t each = 0;          // bytes of an expert
+  int32_t* read = nullptr;    // (experts): whether a piece has read it; null: the layer has one piece
+  bool first = true;          // the layer's first piece, which finds nothing in `read`
+};
+
 struct PlanExpertsArgs {
   const int32_t* ids;  // (pairs), ascending and different in each row; outside [0, experts) the pair is not listed
   int32_t pairs, experts, tile;
   ExpertPlan plan;
-  uint64_t* bytes = nullptr;  // increased by bytes_each for each expert that has pairs; null: nothing is counted
-  uint64_t bytes_each = 0;
+  ExpertBytes bytes;  // of the experts that have pairs
 };
 cudaError_t launch_plan_experts(const PlanExpertsArgs& args, const Stream& on);
 

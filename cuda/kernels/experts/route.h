@@ -38,8 +38,7 @@ struct RouteArgs {
   float* weights;            // (rows, used)
   int32_t rows;
   ExpertPlan plan;           // written if rows is 1: pairs, tiles and tile_count
-  uint64_t* bytes = nullptr;  // increased by bytes_each for each expert of a single row; null: nothing is counted
-  uint64_t bytes_each = 0;
+  ExpertBytes bytes;         // of the experts of a single row
 };
 cudaError_t launch_route(const RouteArgs& args, const Stream& on);
 

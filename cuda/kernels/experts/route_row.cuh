@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/act.cuh"
+#include "kernels/experts/read_once.cuh"
 #include "kernels/experts/route.h"
 #include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
@@ -47,16 +48,26 @@ __device__ __forceinline__ float group_score(const float* scores, int32_t size, 
   return best_two && size > 1 ? first + second : first;
 }
 
-// Writes the plan of a single row: a tile for each of its pairs.
+// Writes the plan of a single row: a tile for each of its pairs. Every thread calls it, after a barrier that follows the ids.
 __device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids) {
   const bool padding = a.slot[0] < 0;
   for (int32_t i = threadIdx.x; i < a.experts.used && !padding; i += blockDim.x) {
     a.plan.pairs[i] = i;
     a.plan.tiles[i] = {ids[i], i, 1};
   }
+  int32_t counted = padding ? 0 : a.experts.used;
+  if (a.bytes.read != nullptr) {  // the layer has other pieces
+    counted = 0;
+    for (int32_t begin = 0; begin < a.experts.count; begin += blockDim.x) {
+      const int32_t expert = begin + static_cast<int32_t>(threadIdx.x);
+      bool active = false;
+      for (int32_t i = 0; i < a.experts.used && !padding; ++i) active = active || ids[i] == expert;
+      counted += __syncthreads_count(expert < a.experts.count ? read_once(a.bytes, expert, active) : 0);
+    }
+  }
   if (threadIdx.x != 0) return;
   *a.plan.tile_count = padding ? 0 : a.experts.used;
-  if (a.bytes != nullptr && !padding) *a.bytes += static_cast<uint64_t>(a.experts.used) * a.bytes_each;
+  count_read(a.bytes, counted);
 }
 
 // The block chooses the experts of a row. Every thread returns, so that the block may go on.

@@ -8,6 +8,7 @@
 //   MXFP4                      the bits of a quant are the sign, exponent and top mantissa bit of an f16 number, which is 2^-14 of its
 //                              value; two powers of two multiply it. Exact if half of the block's power of two is from 2^-24 to
 //                              2^15. Below, a block becomes zeros; above, its row fails
+//   NVFP4                      as MXFP4; 2^14 and the scale multiply it. Exact: of six bits, from 2^-10 to 2880
 //   Q4_1, Q5_1                 quant * d + m, by one fma
 //   Q6_K, codes                quant * scale * d: the first product is an integer (of codes times their power of two), exact
 //                              up to 2048 and else even
@@ -207,7 +208,7 @@ struct UnitQuants {
       a[3] = and_or(shift_left<kQuantShift - at - 6>(pairs), mask, bits);
     } else {
       const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-      if constexpr (T == kMXFP4) {
+      if constexpr (T == kMXFP4 || T == kNVFP4) {
         constexpr uint32_t sign = twice(0x8000u), rest = twice(0x0e00u);
         a[0] = and_or(w << 9, rest, w << 12 & sign);
         a[1] = and_or(w << 5, rest, w << 8 & sign);
@@ -252,7 +253,7 @@ struct GroupHeader {
       d[1] = low_twice(v.y);
       dmin[0] = high_twice(v.x) ^ twice(0x8000u);
       dmin[1] = high_twice(v.y) ^ twice(0x8000u);
-    } else if constexpr (Format<T>::sixteens) {
+    } else if constexpr (Format<T>::superblock && Format<T>::sixteens) {
       const uint32_t v = load_shared4(address + (lane >> 2) * 4);
       d[0] = low_twice(v);
       d[1] = high_twice(v);
@@ -309,12 +310,15 @@ struct UnitScales {
       const uint32_t words[2] = {v.x, v.y};
 #pragma unroll
       for (int32_t r = 0; r < 2; ++r) {
-        d[r] = header.d[r];
+        if constexpr (Format<T>::superblock) d[r] = header.d[r];
 #pragma unroll
         for (int32_t b = 0; b < 4; ++b) {
           if constexpr (T == kQ2_K) {
             scale[r][b] = minus(above_1024(words[r] & 0x0f0f0f0fu, b), twice(0x6400u));
             min[r][b] = times(minus(above_1024(words[r] >> 4 & 0x0f0f0f0fu, b), twice(0x6400u)), header.dmin[r]);
+          } else if constexpr (T == kNVFP4) {  // E4M3 is an f16 number without its last bits, 2^-8 of its value
+            const uint32_t byte = words[r] >> b * 8 & 255;
+            scale[r][b] = times(byte == 0x7f ? 0 : (byte & 0x7f) * twice(0x0080u), twice(0x5c00u));
           } else {  // a signed byte: with its top bit turned it is 128 above
             const uint32_t above = above_1024(words[r] ^ 0x80808080u, b);
             scale[r][b] = T == kCodes ? times_plus(above, header.power, header.less) : minus(above, twice(0x6480u));
@@ -364,6 +368,8 @@ struct UnitScales {
         a[i] = times_plus(times_plus(a[i], scale[r][b], times(scale[r][b], twice(0xd400u))), d[r], min[r][b]);
       } else if constexpr (T == kCodes) {
         a[i] = times(times(a[i], scale[r][b]), d[r]);
+      } else if constexpr (T == kNVFP4) {
+        a[i] = times(times(a[i], twice(0x7400u)), scale[r][b]);
       } else if constexpr (T == kMXFP4) {
         a[i] = times(times(a[i], power[r][b]), scale[r][b]);
       } else if constexpr (Format<T>::has_min) {

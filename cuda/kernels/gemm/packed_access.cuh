@@ -27,7 +27,7 @@ struct Format {
   static constexpr int32_t high_bits = f.high / 128;
   static constexpr bool superblock = f.block == 256;
   static constexpr bool six_bits = T == kQ4_K || T == kQ5_K;                 // the scales and mins of its blocks of 32
-  static constexpr bool sixteens = superblock && !six_bits;                  // a scale is of 16 inputs
+  static constexpr bool sixteens = (superblock && !six_bits) || T == kNVFP4;  // a scale is of 16 inputs
   static constexpr bool has_min = T == kQ4_1 || T == kQ5_1 || T == kQ2_K || six_bits;
 };
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ int32_t scale_at(int32_t row, int32_t b, int32_t fiel
 // Bytes from the start of a unit's scales to the exponent of block b = 0, 1 of row 0..15 (MXFP4).
 __device__ __forceinline__ int32_t exponent_at(int32_t row, int32_t b) { return (row & 7) * 4 + (row >> 3) * 2 + b; }
 
-// Bytes from the start of a unit's scales to the byte of 16 inputs, j = 0..3 (Q2_K, Q6_K, codes).
+// Bytes from the start of a unit's scales to the byte of 16 inputs, j = 0..3 (Q2_K, Q6_K, NVFP4, codes).
 __device__ __forceinline__ int32_t scale16_at(int32_t row, int32_t j) { return (row & 7) * 8 + (row >> 3) * 4 + j; }
 
 // Bytes from the start of the header to d of a row (Q6_K, codes), and to its d and dmin (Q2_K).
@@ -132,6 +132,7 @@ __device__ __forceinline__ FileQuant file_quant(int32_t i) {
   if constexpr (T == kQ8_0) return {2 + i, 0, 0, 0};
   if constexpr (T == kQ4_0 || T == kIQ4_NL) return {2 + (i & 15), (i >> 4) * 4, 0, 0};
   if constexpr (T == kMXFP4) return {1 + (i & 15), (i >> 4) * 4, 0, 0};
+  if constexpr (T == kNVFP4) return {4 + (i >> 4) * 8 + (i & 7), (i >> 3 & 1) * 4, 0, 0};
   if constexpr (T == kQ4_1) return {4 + (i & 15), (i >> 4) * 4, 0, 0};
   if constexpr (T == kQ5_0) return {6 + (i & 15), (i >> 4) * 4, 2 + (i >> 3), i & 7};
   if constexpr (T == kQ5_1) return {8 + (i & 15), (i >> 4) * 4, 4 + (i >> 3), i & 7};
@@ -145,13 +146,19 @@ __device__ __forceinline__ FileQuant file_quant(int32_t i) {
   return {0, 0, 0, 0};
 }
 
-// Returns twice one of MXFP4's sixteen values, and half of the power of two that multiplies them (E8M0).
+// Returns twice one of the sixteen values of MXFP4 and NVFP4, and half of the power of two that multiplies them (E8M0).
 __device__ __forceinline__ int32_t mxfp4_value(int32_t index) {
   constexpr int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   return values[index];
 }
 __device__ __forceinline__ float mxfp4_scale(uint32_t exponent) {
   return __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+}
+
+// Returns half of the scale that a byte of NVFP4 stands for: E4M3 without its sign bit, which is ignored. ggml reads 0x7f, a NaN of
+// E4M3, as 0.
+__device__ __forceinline__ float nvfp4_scale(uint32_t byte) {
+  return byte == 0x7f ? 0.0f : __uint_as_float((byte & 0x7f) << 20) * 0x1p119f;
 }
 
 // Returns one of IQ4_NL's sixteen values.

@@ -109,7 +109,7 @@ __device__ uint32_t scales_word(const FileGroup<T>& in, int32_t unit, int32_t wo
       if (!in.inside(row, k)) continue;
       const uint8_t* const block = in.block(row, k);
       if constexpr (Format<T>::f.codes) out |= (static_cast<uint32_t>(CodedFile<T>::scale(block, index)) & 255) << j * 8;
-      else out |= static_cast<uint32_t>(block[(T == kQ6_K ? 192 : 0) + index]) << j * 8;
+      else out |= static_cast<uint32_t>(block[T == kQ6_K ? 192 + index : T == kNVFP4 ? j : index]) << j * 8;
     }
     return out;
   } else if constexpr (T == kMXFP4) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ void with_type(int32_t type, F&& f) {
 #define MR_CASE(T) \
   case T: return f(std::integral_constant<int32_t, T>{});
     MR_CASE(kF32) MR_CASE(kF16) MR_CASE(kBF16) MR_CASE(kQ8_0) MR_CASE(kQ4_0) MR_CASE(kQ4_1)
-    MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL) MR_CASE(kMXFP4)
+    MR_CASE(kQ5_0) MR_CASE(kQ5_1) MR_CASE(kQ4_K) MR_CASE(kQ5_K) MR_CASE(kQ6_K) MR_CASE(kIQ4_NL) MR_CASE(kMXFP4) MR_CASE(kNVFP4)
     MR_CASE(kQ2_K) MR_CASE(kQ3_K) MR_CASE(kIQ4_XS) MR_CASE(kIQ3_S) MR_CASE(kIQ3_XXS) MR_CASE(kIQ2_S) MR_CASE(kIQ2_XS) MR_CASE(kIQ2_XXS)
 #undef MR_CASE
   }
@@ -248,6 +248,8 @@ struct PackedRow {
         return CodeBlock<T, Block>{codes}.byte(byte);
       } else if constexpr (T == kMXFP4) {
         if (byte == 0) return exponent(k);
+      } else if constexpr (T == kNVFP4) {
+        if (byte < 4) return scale16_byte(k + byte * 16);
       } else if constexpr (T == kQ2_K) {
         if (byte >= 80) return header_pair(k) >> (byte - 80) * 8 & 255;
         if (byte < 16) return scale16_byte(k + byte * 16);
@@ -299,6 +301,9 @@ struct PackedRow {
       return low(i) | low(i + 32) << 2 | low(i + 64) << 4 | low(i + 96) << 6;
     } else if constexpr (T == kQ8_0) {
       return low(k + byte - 2) ^ 0x80;
+    } else if constexpr (T == kNVFP4) {
+      const int64_t i = k + (byte - 4) / 8 * 16 + (byte - 4) % 8;
+      return low(i) | low(i + 8) << 4;
     } else if constexpr (T == kQ6_K) {
       if (byte < 128) {
         const int64_t i = k + byte / 64 * 128 + byte % 64;
@@ -389,6 +394,8 @@ __device__ float value_of(const PackedRow<T>& row, int64_t k) {
     const float scale = d * static_cast<float>(packed_six_bits(header + 1, block, 0));
     const float min = dmin * static_cast<float>(packed_six_bits(header + 1, block, 1));
     return fmaf(scale, static_cast<float>(row.low(k) | row.high(k) << 4), -min);
+  } else if constexpr (T == kNVFP4) {
+    return nvfp4_scale(row.scale16_byte(k)) * static_cast<float>(mxfp4_value(row.low(k)));
   } else if constexpr (T == kMXFP4) {
     return mxfp4_scale(row.exponent(k)) * static_cast<float>(mxfp4_value(row.low(k)));
   } else {

@@ -22,7 +22,7 @@ namespace mr::cuda {
 enum WeightType : int32_t {
   kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13,
   kQ6_K = 14, kIQ2_XXS = 16, kIQ2_XS = 17, kIQ3_XXS = 18, kIQ4_NL = 20, kIQ3_S = 21, kIQ2_S = 22, kIQ4_XS = 23, kBF16 = 30,
-  kMXFP4 = 39,
+  kMXFP4 = 39, kNVFP4 = 40,
   kCodes = -2  // of no file: the type of GEMM kernels for all that have the layout of codes
 };
 
@@ -53,7 +53,7 @@ constexpr WeightFormat kWeightFormats[] = {
     {kQ8_0, 32, 34, 1, 1024, 0, 64, 0},  {kQ4_0, 32, 18, 1, 512, 0, 64, 0},   {kQ4_1, 32, 20, 1, 512, 0, 128, 0},
     {kQ5_0, 32, 22, 1, 512, 128, 64, 0}, {kQ5_1, 32, 24, 1, 512, 128, 128, 0}, {kQ4_K, 256, 144, 4, 512, 0, 0, 256},
     {kQ5_K, 256, 176, 4, 512, 128, 0, 256}, {kQ6_K, 256, 210, 4, 512, 256, 64, 32}, {kIQ4_NL, 32, 18, 1, 512, 0, 64, 0},
-    {kMXFP4, 32, 17, 1, 512, 0, 32, 0},  {kQ2_K, 256, 84, 4, 256, 0, 64, 64},
+    {kMXFP4, 32, 17, 1, 512, 0, 32, 0},  {kNVFP4, 64, 36, 1, 512, 0, 64, 0}, {kQ2_K, 256, 84, 4, 256, 0, 64, 64},
     {kQ3_K, 256, 110, 4, 512, 0, 64, 64, true},   {kIQ4_XS, 256, 136, 4, 512, 0, 64, 64, true},
     {kIQ3_S, 256, 110, 4, 512, 0, 64, 64, true},  {kIQ3_XXS, 256, 98, 4, 512, 0, 64, 64, true},
     {kIQ2_S, 256, 82, 4, 512, 0, 64, 64, true},   {kIQ2_XS, 256, 74, 4, 512, 0, 64, 64, true},

@@ -57,6 +57,8 @@ __device__ __forceinline__ float4 block_weights(const uint8_t* block, int32_t i)
       w[j] = fmaf(scale, static_cast<float>(q), -min);
     } else if constexpr (Format<T>::has_min) {
       w[j] = fmaf(file_half(block), static_cast<float>(q), file_half(block + 2));
+    } else if constexpr (T == kNVFP4) {
+      w[j] = nvfp4_scale(block[i / 16]) * static_cast<float>(mxfp4_value(q));
     } else if constexpr (T == kMXFP4) {
       w[j] = mxfp4_scale(block[0]) * static_cast<float>(mxfp4_value(q));
     } else if constexpr (T == kIQ4_NL) {
@@ -124,7 +126,8 @@ __device__ __forceinline__ void with_weights(int32_t type, int64_t inner, F&& f)
   case T: return f(std::integral_constant<int32_t, T>{}, std::integral_constant<bool, true>{});
     MR_NUMBERS(kF32) MR_NUMBERS(kF16) MR_NUMBERS(kBF16)
     MR_BLOCKS(kQ8_0) MR_BLOCKS(kQ4_0) MR_BLOCKS(kQ4_1) MR_BLOCKS(kQ5_0) MR_BLOCKS(kQ5_1)
-    MR_BLOCKS(kQ4_K) MR_BLOCKS(kQ5_K) MR_BLOCKS(kQ6_K) MR_BLOCKS(kIQ4_NL) MR_BLOCKS(kMXFP4) MR_BLOCKS(kQ2_K) MR_BLOCKS(kQ3_K) MR_BLOCKS(kIQ4_XS)
+    MR_BLOCKS(kQ4_K) MR_BLOCKS(kQ5_K) MR_BLOCKS(kQ6_K) MR_BLOCKS(kIQ4_NL) MR_BLOCKS(kMXFP4) MR_BLOCKS(kNVFP4)
+    MR_BLOCKS(kQ2_K) MR_BLOCKS(kQ3_K) MR_BLOCKS(kIQ4_XS)
     MR_BLOCKS(kIQ3_S) MR_BLOCKS(kIQ3_XXS) MR_BLOCKS(kIQ2_S) MR_BLOCKS(kIQ2_XS) MR_BLOCKS(kIQ2_XXS)
 #undef MR_NUMBERS
 #undef MR_BLOCKS

@@ -186,6 +186,15 @@ inline int __syncthreads_or(int v) {
   emulated::barrier();
   return any;
 }
+inline int __syncthreads_count(int v) {
+  static thread_local int count;
+  emulated::barrier();
+  count = 0;
+  emulated::barrier();
+  count += v != 0 ? 1 : 0;
+  emulated::barrier();
+  return count;
+}
 template <class T>
 T __ldcg(const T* from) { return *from; }
 template <class T>

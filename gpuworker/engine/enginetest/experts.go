@@ -49,6 +49,7 @@ func testExperts(t *testing.T, opener func(*testing.T) engine.Device, opts Optio
 	}
 	t.Run("sinks of keys that threads share", func(t *testing.T) { farSinks().checkExact(t, dev, opts) })
 	t.Run("rows of experts need no room for wider layers", func(t *testing.T) { expertRoom(t, dev) })
+	t.Run("bytes of experts count once a step", func(t *testing.T) { expertBytes(t, dev) })
 }
 
 func bf16Matrices(role engine.Role) engine.Type {
@@ -217,6 +218,37 @@ func expertRoom(t *testing.T, dev engine.Device) {
 	}
 	require.Equal(t, workspace(8192, false)-workspace(512, false), workspace(8192, true)-workspace(512, true))
 	require.Greater(t, workspace(512, true), workspace(512, false))
+}
+
+// expertBytes checks that the bytes of a step do not depend on how an engine divides its rows. All
+// experts are used, so that other bytes grow by the same number with each token.
+func expertBytes(t *testing.T, dev engine.Device) {
+	t.Helper()
+	m := Load(t, dev, Random(unlikeExperts(), all(engine.F32), 66))
+	cfg := Sizes()
+	cfg.MaxBatchedTokens, cfg.KVBlocks = 900, 100
+	bytes := func(counts ...int) int64 {
+		r := NewRunner(t, m, cfg)
+		step, block := &engine.Step{}, int32(0)
+		for slot, count := range counts {
+			step.PreOps = append(step.PreOps, set(int32(slot), 1, Plain(1, 0)))
+			segment := engine.Segment{Slot: int32(slot), SlotGeneration: 1, Tokens: numbers(67, count, Small().Vocab)}
+			for range (count + cfg.BlockSize - 1) / cfg.BlockSize {
+				segment.Blocks = append(segment.Blocks, block)
+				block++
+			}
+			step.Segments = append(step.Segments, segment)
+		}
+		require.NoError(t, r.Submit(step))
+		result, err := r.Wait(guard)
+		require.NoError(t, err)
+		return int64(result.BytesRead)
+	}
+	few, many, most := bytes(100), bytes(250, 250), bytes(300, 300, 300)
+	require.Equal(t, many-few, most-many, "bytes of 100, 500 and 900 tokens are %d, %d and %d", few, many, most)
+	require.Equal(t, many, bytes(1, 499))
+	require.Equal(t, many, bytes(1, 1, 498))
+	require.Equal(t, many, bytes(1, 8, 25, 466))
 }
 
 // tensorOf returns the bytes of the first tensor of a role.

@@ -128,6 +128,14 @@ func RandomMatrix(rng *rand.Rand, t engine.Type, in, rows int, spread float64) [
 		}
 		return out
 	}
+	if t == engine.NVFP4 {
+		for at := 0; at < len(out); at += int(block.Bytes) { // an eighth more for each scale
+			for i := range 4 {
+				out[at+i] = byte(max(1, 8*(6.5+math.Log2(spread/2.9)))) + byte(rng.IntN(8))
+			}
+		}
+		return out
+	}
 	field := scaleFields[t]
 	for at := 0; at < len(out); at += int(block.Bytes) {
 		scale := spread / field.spread * (0.5 + rng.Float64())

@@ -16,7 +16,7 @@ var blocks = map[engine.Type]Block{
 	engine.Q4_0: {32, 18}, engine.Q4_1: {32, 20}, engine.Q5_0: {32, 22}, engine.Q5_1: {32, 24}, engine.Q8_0: {32, 34},
 	engine.Q2_K: {256, 84}, engine.Q3_K: {256, 110}, engine.IQ4XS: {256, 136},
 	engine.IQ2XXS: {256, 66}, engine.IQ2XS: {256, 74}, engine.IQ2S: {256, 82}, engine.IQ3XXS: {256, 98}, engine.IQ3S: {256, 110},
-	engine.Q4_K: {256, 144}, engine.Q5_K: {256, 176}, engine.Q6_K: {256, 210}, engine.IQ4NL: {32, 18}, engine.MXFP4: {32, 17},
+	engine.Q4_K: {256, 144}, engine.Q5_K: {256, 176}, engine.Q6_K: {256, 210}, engine.IQ4NL: {32, 18}, engine.MXFP4: {32, 17}, engine.NVFP4: {64, 36},
 }
 
 // WeightTypes are the types that an engine may run, in the order of their ids.
@@ -24,7 +24,7 @@ func WeightTypes() []engine.Type {
 	return []engine.Type{
 		engine.F32, engine.F16, engine.Q4_0, engine.Q4_1, engine.Q5_0, engine.Q5_1, engine.Q8_0,
 		engine.Q2_K, engine.Q3_K, engine.Q4_K, engine.Q5_K, engine.Q6_K,
-		engine.IQ2XXS, engine.IQ2XS, engine.IQ3XXS, engine.IQ4NL, engine.IQ3S, engine.IQ2S, engine.IQ4XS, engine.BF16, engine.MXFP4,
+		engine.IQ2XXS, engine.IQ2XS, engine.IQ3XXS, engine.IQ4NL, engine.IQ3S, engine.IQ2S, engine.IQ4XS, engine.BF16, engine.MXFP4, engine.NVFP4,
 	}
 }
 

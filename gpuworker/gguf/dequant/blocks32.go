@@ -65,7 +65,8 @@ func iq4nl(b []byte, dst []float64) {
 	}
 }
 
-// Values of MXFP4, which are those of a float of four bits, E2M1: a nibble is an index into them.
+// Values of MXFP4 and NVFP4, which are those of a float of four bits, E2M1: a nibble is an index into
+// them.
 var mxfp4Values = [16]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}
 
 // mxfp4: the exponent of a power of two, biased by 127; indices as in IQ4_NL.
@@ -74,4 +75,27 @@ func mxfp4(b []byte, dst []float64) {
 	for j := range dst {
 		dst[j] = scale * mxfp4Values[nibble(b[1:], j)]
 	}
+}
+
+// nvfp4: a block of 64 weights has four scales of 16 weights each, then their nibbles: weight j of 16
+// in the low half of byte j, weight j+8 in the high one.
+func nvfp4(b []byte, dst []float64) {
+	for j := range dst {
+		part, within := j/16, j%16
+		both := b[4+part*8+within%8]
+		dst[j] = e4m3(b[part]) * mxfp4Values[both>>(within/8*4)&15]
+	}
+}
+
+// e4m3 returns the value of a float of eight bits with four of exponent. As ggml, it ignores the sign
+// bit, and 0x7f is 0 instead of NaN.
+func e4m3(b byte) float64 {
+	exponent, mantissa := int(b>>3&15), float64(b&7)
+	switch {
+	case b == 0x7f:
+		return 0
+	case exponent == 0:
+		return math.Ldexp(mantissa, -9)
+	}
+	return math.Ldexp(8+mantissa, exponent-10)
 }

@@ -20,7 +20,7 @@ type unpack func(block []byte, dst []float64)
 
 var formats = map[gguf.Type]unpack{
 	gguf.F32: f32, gguf.F16: f16, gguf.BF16: bf16,
-	gguf.Q8_0: q8_0, gguf.Q4_0: q4_0, gguf.Q4_1: q4_1, gguf.Q5_0: q5_0, gguf.Q5_1: q5_1, gguf.IQ4NL: iq4nl, gguf.MXFP4: mxfp4,
+	gguf.Q8_0: q8_0, gguf.Q4_0: q4_0, gguf.Q4_1: q4_1, gguf.Q5_0: q5_0, gguf.Q5_1: q5_1, gguf.IQ4NL: iq4nl, gguf.MXFP4: mxfp4, gguf.NVFP4: nvfp4,
 	gguf.Q2K: q2k, gguf.Q3K: q3k, gguf.Q4K: q4k, gguf.Q5K: q5k, gguf.Q6K: q6k, gguf.IQ4XS: iq4xs,
 	gguf.IQ2XXS: iq2xxs, gguf.IQ2XS: iq2xs, gguf.IQ2S: iq2s, gguf.IQ3XXS: iq3xxs, gguf.IQ3S: iq3s,
 }

@@ -65,6 +65,10 @@ func TestBlocksGiveTheWeightsComputedByHand(t *testing.T) {
 		"Q5_1 takes fifth bits and a minimum": {gguf.Q5_1, fields(half2, halfNeg3, uint32(1|1<<16|1<<31), at(16, 0, 0xf1, 15, 0x20)),
 			map[int]float64{0: 31, 16: 59, 31: 33}, -3},
 		"MXFP4 has an exponent and looks values up": {gguf.MXFP4, append([]byte{125}, append(make([]byte, 15), 0x97)...), map[int]float64{15: 1.5, 31: -0.125}, 0},
+		// Scales 1.5, 2^-9, 0 for a NaN, and 448. Weights 3 and 11 share byte 3 of the first eight, and 48
+		// and 56 the first byte of the last.
+		"NVFP4 has a scale of eight bits for 16 weights": {gguf.NVFP4, fields(at(4, 0, 0x3c, 1, 0x01, 2, 0x7f, 3, 0x7e), at(32, 3, 0xf7, 8, 0x21, 16, 0x77, 24, 0x2a)),
+			map[int]float64{3: 9, 11: -9, 16: 0.5 / 512, 24: 1.0 / 512, 48: -448, 56: 448}, 0},
 		"IQ4_NL looks levels up": {gguf.IQ4NL, fields(halfHalf, at(16, 0, 0xf8, 15, 0x71)),
 			map[int]float64{0: 0.5, 16: 56.5, 15: -52, 31: -5}, -63.5},
 		// Sub-block 0: scale 3, min 2. Sub-block 1: scale 63, min 0. Sub-block 5: scale 2|2<<4 =
@@ -238,6 +242,6 @@ func TestWhatCannotBeDequantizedIsRefused(t *testing.T) {
 	require.ErrorIs(t, dequant.Dequantize(gguf.IQ1S, make([]byte, 50), make([]float64, 256)), dequant.ErrUnsupported)
 	require.ErrorIs(t, dequant.Dequantize(gguf.Q8_0, make([]byte, 33), make([]float64, 32)), dequant.ErrSize)
 	require.ErrorIs(t, dequant.Dequantize(gguf.Q8_0, make([]byte, 17), make([]float64, 16)), dequant.ErrSize)
-	require.False(t, dequant.Supported(gguf.NVFP4))
+	require.False(t, dequant.Supported(gguf.TQ1_0))
 	require.True(t, dequant.Supported(gguf.Q6K))
 }

@@ -67,6 +67,7 @@ cudaError_t launch_any(const ExpertGemmArgs& args, const RowBranch* branch) {
     case kQ6_K: return launch_type<kQ6_K>(args, branch);
     case kIQ4_NL: return launch_type<kIQ4_NL>(args, branch);
     case kMXFP4: return launch_type<kMXFP4>(args, branch);
+    case kNVFP4: return launch_type<kNVFP4>(args, branch);
     case kCodes: return launch_type<kCodes>(args, branch);
     default: return cudaErrorNotSupported;
   }

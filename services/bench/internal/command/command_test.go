@@ -68,6 +68,24 @@ func TestEngineComputesTheTokensOfGenerate(t *testing.T) {
 	}
 }
 
+func TestEngineMeasuresEvenAndSkewedRouters(t *testing.T) {
+	out, err := run(t, "engine", "--json", "--shape", "small-qwen3moe", "--type", "f32", "--skew", "1", "--cache", t.TempDir(),
+		"--device", "sim:step=0s,prefill=0s,decode=0s", "--prompt", "5", "--tokens", "3", "--repeat", "1", "--roof-time", "1ms")
+	require.NoError(t, err)
+	var reports struct{ Even, Skewed bench.Report }
+	require.NoError(t, json.Unmarshal([]byte(out), &reports))
+	require.Equal(t, 1.0/16, reports.Even.Model.LoadedShare)
+	require.InDelta(t, 0.45/4, reports.Skewed.Model.LoadedShare, 1e-9)
+	require.Equal(t, "small-qwen3moe-f32-seed1.gguf", filepath.Base(reports.Even.Model.File))
+	require.Equal(t, "small-qwen3moe-skew1-f32-seed1.gguf", filepath.Base(reports.Skewed.Model.File))
+	require.NotEqual(t, reports.Even.Model.Digest, reports.Skewed.Model.Digest)
+	for _, args := range [][]string{{"--shape", "llama-0.1b"}, {"--shape", "small-qwen3moe", "--skew", "5"}, {"--model", "x.gguf"}} {
+		_, err := run(t, append([]string{"engine", "--cache", t.TempDir(), "--skew", "1"}, args...)...)
+		require.ErrorIs(t, err, command.ErrUsage)
+		require.ErrorContains(t, err, "--skew")
+	}
+}
+
 func TestEngineWritesAndKeepsItsModel(t *testing.T) {
 	cache := t.TempDir()
 	report := engineReport(t, "--shape", "llama-0.1b", "--type", "q4_0", "--cache", cache, "--device", "sim:step=0s,prefill=0s,decode=0s")

@@ -31,6 +31,9 @@ type Config struct {
 	Seed     uint64
 	RoofTime time.Duration // for each roof, before and after
 	KV       *engine.Type  // nil: the device's default
+	// LoadedShare is the share of choices that the routers of a synthetic mixture give the most loaded
+	// expert of a layer; 0: not known.
+	LoadedShare float64
 }
 
 // Limits bound the memory and time of a run.

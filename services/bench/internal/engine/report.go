@@ -46,6 +46,9 @@ type Model struct {
 	Parameters   uint64 `json:"parameters"`
 	Bytes        uint64 `json:"bytes"`
 	Digest       string `json:"digest"`
+	// LoadedShare is the share of choices of the most loaded expert of a layer, which the routers of a
+	// synthetic mixture are made for; 0: not known.
+	LoadedShare float64 `json:"loaded_expert_share,omitempty"`
 }
 
 // Device is the device that was measured.
@@ -207,6 +210,9 @@ func (r *Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "machine  %s; %.1f %% of its time stolen\n", r.Machine, 100*r.Stolen)
 	fmt.Fprintf(w, "model    %s %s, %.1f M weights, %.1f MB, digest %.16s\n", r.Model.Architecture, r.Model.Type,
 		float64(r.Model.Parameters)/1e6, float64(r.Model.Bytes)/1e6, r.Model.Digest)
+	if r.Model.LoadedShare > 0 {
+		fmt.Fprintf(w, "experts  routers made for %s of the choices at the most loaded expert of a layer\n", percent(r.Model.LoadedShare))
+	}
 	fmt.Fprintf(w, "device   %s, path %s, %d threads, kv %s, class %s\n", r.Device.Name, r.Device.Path, r.Device.Threads,
 		r.Device.KV, r.Device.Class)
 	if r.Roofs == nil {

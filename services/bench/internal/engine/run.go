@@ -82,7 +82,7 @@ func (r *run) describe() error {
 	}
 	r.report.Model = Model{
 		File: r.cfg.Model, Architecture: r.spec.Architecture, Type: r.spec.Quantization, Parameters: r.spec.Parameters,
-		Bytes: r.spec.Bytes,
+		Bytes: r.spec.Bytes, LoadedShare: r.cfg.LoadedShare,
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ var ErrUnknown = errors.New("unknown name")
 // types are the weight types and mixes of synthetic models.
 var types = mixes(
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
-	gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.MXFP4,
+	gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.MXFP4, gguf.NVFP4,
 )
 
 func mixes(alone ...gguf.Type) []synth.Mix {
@@ -79,7 +79,8 @@ func ParseShape(name string) (synth.Shape, error) {
 // Ensure returns the path of the file in dir and writes the file if it does not exist. If progress
 // is not nil, it is called before that with the size in bytes.
 func Ensure(dir string, shape synth.Shape, typ synth.Mix, seed uint64, progress func(path string, size uint64)) (string, error) {
-	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", shape.Name, strings.ToLower(typ.String()), seed))
+	name := strings.ReplaceAll(shape.Name, " ", "-") // a worker takes no name with a space
+	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", name, strings.ToLower(typ.String()), seed))
 	size, err := synth.TensorBytes(shape, typ)
 	if err != nil {
 		return "", err
