@@ -103,6 +103,7 @@ type Loop struct {
 	lastServed  map[string]uint64          // by tenant in held: serveCount at its last chunk
 	serveCount  uint64
 	running     []*sequence // sequences with a slot that may be planned, most urgent first
+	tails       int         // running sequences that hold a saved state for the end of their answers
 	departing   []*sequence // sequences that keep their slot until their last step in flight ends
 	slots       []*sequence // by slot id
 	generations []uint32    // by slot id
