@@ -206,6 +206,7 @@ func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
 	s.swap = nil
+	l.cache.Overwrite(t, have, w.tokens)
 	l.plan.returning = append(l.plan.returning, w.blocks...)
 	l.plan.returningWindows = append(l.plan.returningWindows, w.windows...)
 	for i, b := range w.blocks {

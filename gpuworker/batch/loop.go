@@ -61,6 +61,8 @@ type Config struct {
 	States        bool
 	StateBytes    uint64
 	StateInterval int
+	// Tier is the host tier of the prefix cache. It needs HostRate and the sizes above.
+	Tier Tier
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
@@ -69,6 +71,7 @@ type Config struct {
 	LongestStep time.Duration
 
 	masks        *maskLimits // nil = usualMasks
+	minRecall    int         // 0 = usualRecall
 	sampleForced bool        // tests compare with forced tokens that are sampled
 }
 
@@ -144,6 +147,9 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.StateInterval == 0 {
 		cfg.StateInterval = usualStateInterval
 	}
+	if cfg.minRecall == 0 {
+		cfg.minRecall = usualRecall
+	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
 	}
@@ -155,11 +161,6 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	l := &Loop{
 		cfg: cfg, runner: runner, logger: logger.Named("batch"), created: time.Now(),
-		cache: kvcache.New(kvcache.Config{
-			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
-			States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates,
-			Window: cfg.Window, WindowBlocks: cfg.Runner.WindowBlocks, HostWindowBlocks: cfg.Runner.HostWindowBlocks,
-		}),
 		prefixes: newPrefixes(),
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
@@ -171,6 +172,15 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		coalescer:   prefillCoalescer{limit: cfg.SharedTarget, grain: cfg.Grain},
 		guard:       tenantGuard{maxCredit: cfg.SharedTarget, perTenant: map[string]work{}},
 	}
+	l.cache = kvcache.New(kvcache.Config{
+		Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks - cfg.Tier.Blocks,
+		States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates - cfg.Tier.States,
+		Window: cfg.Window, WindowBlocks: cfg.Runner.WindowBlocks, HostWindowBlocks: cfg.Runner.HostWindowBlocks - cfg.Tier.WindowBlocks,
+		Tier: kvcache.TierConfig{
+			Blocks: cfg.Tier.Blocks, WindowBlocks: cfg.Tier.WindowBlocks, States: cfg.Tier.States,
+			Plan: l.tierMove, Room: func() bool { return l.movable(1) },
+		},
+	})
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	l.masker, _ = runner.(engine.LateMasker)
 	l.pool = newMaskPool(l.nudge)
