@@ -9,8 +9,8 @@ import "slices"
 //	device   [a][b][c]            evict c, then b         device   [a]
 //	tier                          ------------------->    tier        [b][c]
 //
-// A copy of a block goes out late. Whoever gets the evicted block writes to it some steps later, and
-// the copy is planned only then (Overwrite), so that the steps which fill a long table share its
+// A copy of a block goes out late. The next owner of an evicted block writes to it some steps later,
+// and the copy is planned only then (Overwrite), so that the steps which fill a long table share its
 // cost. Until then the copy is owed.
 //
 // The content of an entry is there from the moment that the step with its copy is submitted. Until
@@ -35,7 +35,7 @@ type Copy struct {
 	Src, Dst int32
 }
 
-// TierConfig sizes the host tier: how many blocks of both groups and states it has, behind those of
+// TierConfig sizes the host tier: how many blocks of both groups and states it has, after those of
 // Config.HostBlocks, Config.HostWindowBlocks and Config.HostStates. The zero value has no tier.
 type TierConfig struct {
 	Blocks, WindowBlocks, States int
