@@ -196,8 +196,14 @@ func (s *sequence) keys() []kvcache.Key {
 // after `before` other ones.
 func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 	w := s.swap
-	return w != nil && !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens &&
-		l.movable(before+len(w.blocks)+len(w.windows)+1)
+	if w == nil {
+		return false
+	}
+	n := len(w.blocks) + len(w.windows) + 1
+	if l.cfg.Tier.Blocks > 0 {
+		n *= 2 // see roomForOuts
+	}
+	return !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens && l.movable(before+n)
 }
 
 // swapIn plans the moves that bring blocks of s back from host memory, after its first `have`

@@ -61,8 +61,10 @@ type Config struct {
 	States        bool
 	StateBytes    uint64
 	StateInterval int
-	// Tier is the host tier of the prefix cache. It needs HostRate and the sizes above.
-	Tier Tier
+	// Tier is the host tier of the prefix cache. It needs the sizes above, and a measured HostRate. A
+	// sequence begins with copies from it if these save at least LeastRecall tokens; 0 = 64.
+	Tier        Tier
+	LeastRecall int
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
@@ -71,7 +73,6 @@ type Config struct {
 	LongestStep time.Duration
 
 	masks        *maskLimits // nil = usualMasks
-	minRecall    int         // 0 = usualRecall
 	sampleForced bool        // tests compare with forced tokens that are sampled
 }
 
@@ -147,8 +148,11 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.StateInterval == 0 {
 		cfg.StateInterval = usualStateInterval
 	}
-	if cfg.minRecall == 0 {
-		cfg.minRecall = usualRecall
+	if cfg.States && cfg.Runner.SavedStates == 0 {
+		cfg.Tier = Tier{} // no sequence can start with blocks alone
+	}
+	if cfg.LeastRecall == 0 {
+		cfg.LeastRecall = usualRecall
 	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
@@ -178,7 +182,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		Window: cfg.Window, WindowBlocks: cfg.Runner.WindowBlocks, HostWindowBlocks: cfg.Runner.HostWindowBlocks - cfg.Tier.WindowBlocks,
 		Tier: kvcache.TierConfig{
 			Blocks: cfg.Tier.Blocks, WindowBlocks: cfg.Tier.WindowBlocks, States: cfg.Tier.States,
-			Plan: l.tierMove, Room: func() bool { return l.movable(1) },
+			Plan: l.tierMove, Room: l.roomForOuts,
 		},
 	})
 	l.counters.longest.Store(int64(cfg.LongestStep))

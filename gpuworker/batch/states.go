@@ -88,7 +88,8 @@ func (l *Loop) savePositions(s *sequence, end int) (out []int) {
 	return out
 }
 
-// tailPosition returns where the next part of s, of n tokens, writes the state of its tail; 0: nowhere.
+// tailPosition returns where the next part of s, of n tokens, writes the state of its tail; 0:
+// nowhere.
 //
 // The next turn of a chat begins with the prompt, the answer and its stop token, and so it starts
 // after the last whole block of these. Which block that is follows when the answer ends, and then

@@ -70,9 +70,12 @@ const maxMoves = 32768
 
 // movable reports whether the next step has room for n more moves. Without room, a block is
 // recomputed instead.
-func (l *Loop) movable(n int) bool {
+func (l *Loop) movable(n int) bool { return len(l.plan.moves)+n <= l.mostMoves() }
+
+// mostMoves is how many moves a step may have.
+func (l *Loop) mostMoves() int {
 	c := &l.cfg.Runner
-	return len(l.plan.moves)+n <= min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
+	return min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
 }
 
 // swapPays reports whether moving blocks out and back takes less time than recomputing tokens. It

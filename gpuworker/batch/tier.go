@@ -10,8 +10,8 @@ import (
 
 // The host tier of the prefix cache (Config.Tier) has blocks and states that the device evicted, in
 // host memory. Their copies are moves of steps, as those of swapped sequences are, so that no
-// sequence waits for them alone: a copy out goes with the step that overwrites the block, and copies
-// in go with the first step of the sequence that starts with them.
+// sequence waits for them alone: a copy out goes with the step that overwrites the block, and
+// copies in go with the first step of the sequence that starts with them.
 //
 // A move of the tier may outlive the sequence for which it was planned, because the cache counts on
 // it from then on. So moves stay in the plan until a step is accepted, and only copies out that the
@@ -39,8 +39,13 @@ func (l *Loop) tierMove(m kvcache.Copy) {
 	l.plan.moves = append(l.plan.moves, op)
 }
 
-// recall extends the table that a match found for s by what the host tier has, if copying that takes
-// less time than computing it. ids are those that the match was given.
+// roomForOuts reports whether the next step can have another copy out to the tier. These take half
+// of a step's moves at most. Copies in must fit into the other half (recallFits, canSwapIn), because
+// the copies out that make room for them are planned after that is checked.
+func (l *Loop) roomForOuts() bool { return l.movable(l.mostMoves()/2 + 1) }
+
+// recall extends the table that a match found for s by what the host tier has, if copying that
+// takes less time than computing it. ids are those that the match was given.
 func (l *Loop) recall(s *sequence, t *kvcache.Table, ids []int32) {
 	size := l.cfg.Runner.BlockSize
 	if l.cfg.Tier.Blocks == 0 || s.swap != nil && t.Shared >= s.swap.first {
@@ -65,7 +70,7 @@ func (l *Loop) recall(s *sequence, t *kvcache.Table, ids []int32) {
 
 // recallPays reports whether copies from host memory take less time than computing tokens.
 func (l *Loop) recallPays(more kvcache.Longer, tokens int) bool {
-	if tokens < l.cfg.minRecall || !l.prefill.known() {
+	if tokens < l.cfg.LeastRecall || !l.prefill.known() {
 		return false
 	}
 	return l.duration(more.Blocks, more.WindowBlocks, more.States) < l.prefill.duration(tokens)

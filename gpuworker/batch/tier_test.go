@@ -74,10 +74,11 @@ func TestPrefixesAreComputedWhereCopiesDoNotPay(t *testing.T) {
 		change func(*Config)
 		prompt int
 	}{
-		"a slow link":     {func(c *Config) { c.BlockBytes = 1 << 40 }, 200},
-		"a short prefix":  {func(*Config) {}, 60},
-		"without a tier":  {func(c *Config) { c.Tier, c.Runner.HostBlocks = Tier{}, 0 }, 200},
-		"a tier too tiny": {func(c *Config) { c.Tier.Blocks, c.Runner.HostBlocks = 2, 2 }, 200},
+		"a slow link":               {func(c *Config) { c.BlockBytes = 1 << 40 }, 200},
+		"a short prefix":            {func(*Config) {}, 60},
+		"without a tier":            {func(c *Config) { c.Tier, c.Runner.HostBlocks = Tier{}, 0 }, 200},
+		"states without saved ones": {func(c *Config) { c.States, c.StateBytes = true, 1 }, 200},
+		"a tier too tiny":           {func(c *Config) { c.Tier.Blocks, c.Runner.HostBlocks = 2, 2 }, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := tierModels()["blocks"]
@@ -119,7 +120,8 @@ func TestRefusedCopiesAreComputed(t *testing.T) {
 	}
 }
 
-// canceller cancels a stream when its sequence gets its slot, which is before the step with its copies.
+// canceller cancels a stream when its sequence gets its slot, which is before the step with its
+// copies.
 type canceller struct {
 	recorder
 	stream *Stream
@@ -199,7 +201,7 @@ func TestRecallsAndPreemptionsMeet(t *testing.T) {
 				if cfg.States {
 					cfg.Tier.States, cfg.Runner.SavedStates, cfg.Runner.HostStates = tier/2, 4, tier/2+4
 				}
-				cfg.minRecall = 1
+				cfg.LeastRecall = 1
 				l, f := startTier(t, cfg, slow)
 				rng := rand.New(rand.NewPCG(4, uint64(tier)))
 				for range 12 {

@@ -7,8 +7,8 @@ type Longer struct {
 	path                         []int32
 }
 
-// Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning, and
-// that needs copies from host memory. ok is false if there is none.
+// Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning,
+// and that needs copies from host memory. ok is false if there is none.
 func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {
 	if len(c.tier.of[Block].nodeOf) == 0 || t.released {
 		return more, false
@@ -147,8 +147,8 @@ func (c *Cache) planIn(t *Table, first int, state int32, more Longer) {
 	}
 }
 
-// fits reports whether a recall finds the blocks and the state that it needs. Idle blocks of its own
-// path are counted among those available, but it takes them.
+// fits reports whether a recall finds the blocks and the state that it needs. Idle blocks of its
+// own path are counted among those available, but it takes them.
 func (c *Cache) fits(t *Table, more Longer) bool {
 	blocks, windows := more.Blocks, more.WindowBlocks
 	for i, n := range more.path {

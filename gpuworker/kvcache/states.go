@@ -111,8 +111,8 @@ func (c *Cache) HasState(t *Table, r Root, ids []int32, tokens int) bool {
 	return c.tree.nodes[n].state != 0
 }
 
-// loseState makes a state unfindable. Its holders keep it. The keys that stood for it are withdrawn,
-// unless the host tier has it.
+// loseState makes a state unfindable. Its holders keep it. The keys that stood for it are
+// withdrawn, unless the host tier has it.
 func (c *Cache) loseState(id int32) {
 	s := &c.states
 	n := s.nodeOf[id]

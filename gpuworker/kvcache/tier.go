@@ -9,9 +9,9 @@ import "slices"
 //	device   [a][b][c]            evict c, then b         device   [a]
 //	tier                          ------------------->    tier        [b][c]
 //
-// A copy of a block goes out late. The next owner of an evicted block writes to it some steps later,
-// and the copy is planned only then (Overwrite), so that the steps which fill a long table share its
-// cost. Until then the copy is owed.
+// A copy of a block goes out late. The next owner of an evicted block writes to it some steps
+// later, and the copy is planned only then (Overwrite), so that the steps which fill a long table
+// share its cost. Until then the copy is owed.
 //
 // The content of an entry is there from the moment that the step with its copy is submitted. Until
 // then no sequence can be given it, because the engine may refuse that step for want of memory.

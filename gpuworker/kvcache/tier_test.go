@@ -10,8 +10,8 @@ import (
 )
 
 // stage is a cache with a host tier and with what its blocks and states contain: the ids up to the
-// end of the block. Copies are done when they are planned, as a device does them in the order of the
-// list.
+// end of the block. Copies are done when they are planned, as a device does them in the order of
+// the list.
 type stage struct {
 	t      *testing.T
 	c      *Cache

@@ -73,9 +73,9 @@ func (s *hostSpace) release(bytes uint64) {
 // model with a small cache leaves the others some.
 const tierTimes = 8
 
-// shareHost gives the runner of a model its host memory: for preempted sequences at most the size of
-// its cache, with a state for each sequence, and for the host tier at most tierTimes of it. A model
-// whose prefixes need window blocks or states has no tier without room for these.
+// shareHost gives the runner of a model its host memory: for preempted sequences at most the size
+// of its cache, with a state for each sequence, and for the host tier at most tierTimes of it. A
+// model whose prefixes need window blocks or states has no tier without room for these.
 func (l *loader) shareHost(inst *Instance, price engine.RunnerCost) {
 	r := &inst.Runner
 	inst.swap = l.swap.share(hostPlaces{r.KVBlocks, r.WindowBlocks, r.MaxSequences}, price)

@@ -335,6 +335,7 @@ func (d *drawer) tier() {
 	c := &d.s.cfg
 	share := func(n int) int { return n * 3 / 4 }
 	if d.in(2) {
+		c.LeastRecall = 1
 		c.Tier = batch.Tier{
 			Blocks: share(c.Runner.HostBlocks), WindowBlocks: share(c.Runner.HostWindowBlocks), States: share(c.Runner.HostStates),
 		}
