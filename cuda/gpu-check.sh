@@ -28,7 +28,7 @@
 #   bytes          device memory traffic of one decode step as ncu counts it, against the bytes that the step claims
 #   phases         kernels, GEMMs and whole steps in microseconds, against floors
 #   bench          tokens a second of random-weight models, with the roofs measured in the same run, against floors
-#   served         an 8B model through scheduler and worker: mixes against the engine alone and the GPU's idle time, long
+#   served         a model through scheduler and worker: mixes against the engine alone and the GPU's idle time, long
 #                  prompts that join, prefixes, cancelled calls, tenfold overload, two tenants, against floors
 #   vectors        codebooks trained through a worker, against float64, and the device against its roofs
 #   figures        the plain operations against the CPU's, copies and the pool, against floors
@@ -42,6 +42,7 @@
 #   ARCHITECTURES  compute capabilities of the stage build (default: this GPU's, 9.0 as 90a)
 #   SERVED         parts of the stage served, separated by spaces (default: engine mixes join prefix cancel overload
 #                  fairness)
+#   SERVED_MODEL   SHAPE:TYPE of its model (default: llama-8b:bf16, which alone has floors)
 #   PYTHON         the interpreter of the stages transformers and families (default: python3)
 #   TRANSFORMERS   SHAPE:TYPE:KV:OWN of each of its checks, separated by spaces; OWN is transformers' own type, f16 or
 #                  bf16, to whose error the engine's is compared

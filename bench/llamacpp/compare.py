@@ -10,8 +10,8 @@ same file, so anyone with a build of llama.cpp can repeat the tables of a releas
 of which it makes files of random weights.
 
 A prompt is one sequence. Decoding follows the first of --prompts in Millrace and in llama-batched-bench, and an empty cache in llama-bench,
-which measures batch 1. llama.cpp runs with flash attention and, on a GPU, with all layers there. --save writes every figure of every round
-and the versions of the programs.
+which measures batch 1. llama.cpp runs with flash attention and, on a GPU, with all layers there. --save writes every figure of every round,
+the versions of the programs, and Millrace's reports with the roofs of the machine.
 
 Exit code 1: a program failed; its last lines are printed.
 """
@@ -79,8 +79,8 @@ def output(command):
 
 
 def millrace(args, file):
-    """Tokens a second by "prompt N" and "decode N", and the version of the program."""
-    figures = {"version": output([args.millrace_bench, "--version"]).strip()}
+    """Tokens a second by "prompt N" and "decode N", the version of the program, and its reports, which have the machine and its roofs."""
+    figures = {"version": output([args.millrace_bench, "--version"]).strip(), "reports": []}
     for index, prompt in enumerate(args.prompts):
         batch = args.batch if index == 0 else [1]
         command = [args.millrace_bench, "engine", "--json", "--model", file, "--device", args.device, "--prompt", prompt, "--repeat", 3,
@@ -89,7 +89,9 @@ def millrace(args, file):
             command += ["--engine-path", args.engine_path]
         elif args.threads:
             command += ["--threads", args.threads]
-        for line in json.loads(output(command))["lines"]:
+        report = json.loads(output(command))
+        figures["reports"].append(report)
+        for line in report["lines"]:
             rate = line["tokens_per_second"]["median"]
             if line["class"] == "prefill" and line["batch"] == 1:
                 figures[f"prompt {prompt}"] = rate

@@ -1,8 +1,11 @@
 # The stage served of gpu-check.sh, which sources this file: a large model through scheduler and worker, with default types.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
+readonly SERVED_MODEL=${SERVED_MODEL:-llama-8b:bf16}
+readonly served_model=${SERVED_MODEL/:/-}
+
 # The parts, in this order; engine is the reference of the mixes, and its file stays for later runs.
-readonly served_model=llama-8b-bf16 SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
+readonly SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
 readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256)
 
 # calls_of MIX: prints a number of calls that fills whole rounds of slots, like the measurement of the engine alone. The
@@ -30,9 +33,9 @@ measured() {
 }
 
 served() {
-  local file=$models/$served_model.gguf at=127.0.0.1:17071 over=127.0.0.1:17070 page=127.0.0.1:17072 part mix
-  [[ -s $file ]] || "$bin/millrace-bench" synth --shape llama-8b --type bf16 -o "$file" >"$work/served-synth.log" 2>&1 ||
-    { row FAIL served "no model: see $work/served-synth.log"; return; }
+  local file at=127.0.0.1:17071 over=127.0.0.1:17070 page=127.0.0.1:17072 part mix
+  file=$(random_model "${SERVED_MODEL%:*}" "${SERVED_MODEL#*:}")
+  [[ -s $file ]] || { row FAIL served "no model: see $work/synth-$served_model.log"; return; }
   # The engine alone must have the GPU to itself.
   if [[ " $SERVED " == *' engine '* ]]; then
     measured "engine $served_model/f16/mix/" engine engine --device gpu --engine-path "$out" --model "$file" --repeat 3 \

@@ -1,6 +1,9 @@
 package synth
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // published are shapes of published models whose layers are not those of a Uniform.
 var published = []Shape{
@@ -27,11 +30,9 @@ var published = []Shape{
 	// https://huggingface.co/google/gemma-4-26B-A4B-it
 	withExperts(gemma4Published("gemma4-26b-a4b", 30, 2816, 2112, 16, 8, 2), 128, 8, 704, "blk.0.ffn_gate_up_exps.weight"),
 	// https://huggingface.co/openai/gpt-oss-20b
-	withExperts(family("gpt-oss-20b", "gpt-oss", keys(24, 2880, 2880, 64, 8, 64, map[string]any{
-		"vocab_size": uint32(201088), "context_length": uint32(131072), "attention.layer_norm_rms_epsilon": float32(1e-5),
-		"attention.sliding_window": uint32(128), "rope.freq_base": float32(150000), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(32),
-		"rope.scaling.original_context_length": uint32(4096), "rope.scaling.yarn_beta_fast": float32(32), "rope.scaling.yarn_beta_slow": float32(1),
-	}), headName), 32, 4, 2880, "blk.0.attn_q.bias", "blk.0.attn_output.bias"),
+	gptOSSPublished("gpt-oss-20b", 24, 32),
+	// https://huggingface.co/openai/gpt-oss-120b
+	gptOSSPublished("gpt-oss-120b", 36, 128),
 	// https://huggingface.co/allenai/OLMoE-1B-7B-0924
 	family("olmoe-1b-7b", "olmoe", keys(16, 2048, 1024, 16, 16, 128, map[string]any{
 		"vocab_size": uint32(50304), "context_length": uint32(4096), "attention.layer_norm_rms_epsilon": float32(1e-5),
@@ -72,6 +73,24 @@ var published = []Shape{
 	withExperts(deltaPublished("qwen3.5-35b-a3b", "qwen35moe", 40, 2048, 512, map[string]any{
 		"vocab_size": uint32(248320), "expert_shared_feed_forward_length": uint32(512), "rope.dimension_sections": []int32{11, 11, 10, 0},
 	}), 256, 8, 512),
+	// https://huggingface.co/Qwen/Qwen3.5-27B
+	deltaPublished("qwen3.5-27b", "qwen35", 64, 5120, 17408, map[string]any{
+		"vocab_size": uint32(248320), "rope.dimension_sections": []int32{11, 11, 10, 0}, "attention.head_count": uint32(24),
+		"attention.head_count_kv": uint32(4), "ssm.time_step_rank": uint32(48), "ssm.inner_size": uint32(6144),
+	}),
+	// https://huggingface.co/Qwen/Qwen3.5-0.8B
+	tied(deltaPublished("qwen3.5-0.8b", "qwen35", 24, 1024, 3584, map[string]any{
+		"vocab_size": uint32(248320), "rope.dimension_sections": []int32{11, 11, 10, 0}, "attention.head_count": uint32(8),
+		"ssm.time_step_rank": uint32(16), "ssm.inner_size": uint32(2048),
+	})),
+}
+
+func gptOSSPublished(name string, layers, experts uint32) Shape {
+	return withExperts(family(name, "gpt-oss", keys(layers, 2880, 2880, 64, 8, 64, map[string]any{
+		"vocab_size": uint32(201088), "context_length": uint32(131072), "attention.layer_norm_rms_epsilon": float32(1e-5),
+		"attention.sliding_window": uint32(128), "rope.freq_base": float32(150000), "rope.scaling.type": "yarn", "rope.scaling.factor": float32(32),
+		"rope.scaling.original_context_length": uint32(4096), "rope.scaling.yarn_beta_fast": float32(32), "rope.scaling.yarn_beta_slow": float32(1),
+	}), headName), experts, 4, 2880, "blk.0.attn_q.bias", "blk.0.attn_output.bias")
 }
 
 // latentPublished has attention over a latent of 512 and a rotated key of 64, and one dense layer
@@ -85,7 +104,7 @@ func latentPublished(name string, layers, hidden, ffn, heads, plain, value uint3
 	return family(name, "deepseek2", of, append(tensors, headName)...)
 }
 
-// deltaPublished is a Qwen 3 Next or 3.5 with 32 value heads.
+// deltaPublished is a Qwen 3 Next or 3.5, with 32 value heads unless more says otherwise.
 func deltaPublished(name, architecture string, layers, hidden, ffn uint32, more map[string]any) Shape {
 	of := keys(layers, hidden, ffn, 16, 2, 256, map[string]any{
 		"context_length": uint32(262144), "rope.dimension_count": uint32(64), "rope.freq_base": float32(1e7), "ssm.conv_kernel": uint32(4),
@@ -93,6 +112,12 @@ func deltaPublished(name, architecture string, layers, hidden, ffn uint32, more 
 	})
 	maps.Copy(of, more)
 	return family(name, architecture, of, headName)
+}
+
+// tied takes the head out of a shape. Its model multiplies by the embedding instead.
+func tied(s Shape) Shape {
+	s.Family.Tensors = slices.DeleteFunc(s.Family.Tensors, func(name string) bool { return name == headName })
+	return s
 }
 
 func family(name, architecture string, keys map[string]any, tensors ...string) Shape {
