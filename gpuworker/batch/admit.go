@@ -196,8 +196,14 @@ func (s *sequence) keys() []kvcache.Key {
 // after `before` other ones.
 func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 	w := s.swap
-	return w != nil && !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens &&
-		l.movable(before+len(w.blocks)+len(w.windows)+1)
+	if w == nil {
+		return false
+	}
+	n := len(w.blocks) + len(w.windows) + 1
+	if l.cfg.Tier.Blocks > 0 {
+		n *= 2 // see roomForOuts
+	}
+	return !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens && l.movable(before+n)
 }
 
 // swapIn plans the moves that bring blocks of s back from host memory, after its first `have`
@@ -206,6 +212,7 @@ func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int, slot int32) {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
 	s.swap = nil
+	l.cache.Overwrite(t, have, w.tokens)
 	l.plan.returning = append(l.plan.returning, w.blocks...)
 	l.plan.returningWindows = append(l.plan.returningWindows, w.windows...)
 	for i, b := range w.blocks {

@@ -43,6 +43,10 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration,
 		}
 		switch {
 		case s.ended:
+			// The row after the last token: it completes the end that the next turn begins with.
+			if s.finished && sample != nil && sample.Status == engine.RowOK && s.computed <= len(s.tokens) {
+				l.publish(s)
+			}
 		case s.stream.cancelled.Load():
 			if f.number > s.stream.lastStep() {
 				l.counters.afterCancel.Add(1)

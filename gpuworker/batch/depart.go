@@ -73,6 +73,7 @@ func (l *Loop) vacate(s *sequence) {
 	if g := s.group; g != nil && g.leader == s {
 		g.leader = nil
 	}
+	l.publishTail(s)
 	l.giveUpStates(s)
 	l.release(s.table)
 	l.slots[s.slot] = nil

@@ -46,6 +46,8 @@
 // Layers of some models carry a state from position to position (Config.States). states cuts parts
 // where a state is saved, and a sequence then starts where one stands, not where blocks end.
 //
+// Prefixes that the device evicts may go to host memory (Config.Tier). tier plans their copies.
+//
 // Layers with a window may have blocks of their own (Config.Window). windows frees those that left
 // the window.
 //

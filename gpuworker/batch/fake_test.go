@@ -217,7 +217,14 @@ func grouped(table []int32) (keys []int32) {
 }
 
 func (f *fakeRunner) preOps(ops []engine.PreOp) error {
+	c, moves := &f.cfg, 0
 	for _, op := range ops {
+		if op.Kind != engine.SlotSet {
+			moves++
+		}
+		if most := c.KVBlocks + c.HostBlocks + c.HostStates + c.WindowBlocks + c.HostWindowBlocks; moves > most {
+			return fmt.Errorf("%d moves, at most %d", moves, most)
+		}
 		hostBlocks := f.cfg.HostBlocks
 		if op.Window {
 			if f.window == 0 {

@@ -32,7 +32,9 @@ type flight struct {
 	tokens int // of all parts
 	decode int // of these, tokens of decoding sequences
 	hidden int // hidden rows of all parts
-	guided int // sample rows whose masks are not sent yet, see sendMasks
+	// copying is about how long its copies between the device and host memory take.
+	copying time.Duration
+	guided  int // sample rows whose masks are not sent yet, see sendMasks
 	// began is the earliest time at which the device started on it: its submission, or the end of
 	// the step before it.
 	began time.Time
@@ -56,6 +58,8 @@ func (l *Loop) submit() error {
 	f := l.plan.next
 	f.began = now
 	l.plan.next = nil
+	f.copying = l.copying(l.plan.moves)
+	l.counters.longest.Store(max(l.counters.longest.Load(), int64(f.copying))) // such a step is no hung one
 	l.movesSubmitted()
 	l.flights = append(l.flights, f)
 	for _, p := range f.parts {
@@ -160,15 +164,16 @@ func (l *Loop) recordStep(f *flight, device, wall time.Duration) (took time.Dura
 	}
 	// The sizer learns from prefill tokens alone. Decode tokens take a part of the step too; the
 	// target then leaves less for prefill, as it should.
-	prefill := f.tokens - f.decode
+	// Copies of the host tier are no work of its tokens.
+	prefill, computing := f.tokens-f.decode, max(took-f.copying, took/4)
 	if prefill > 0 {
-		sizer.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-f.decode)
+		sizer.learn(prefill, computing, l.cfg.Runner.MaxBatchedTokens-f.decode)
 	} else {
-		l.coalescer.learn(took)
+		l.coalescer.learn(computing)
 	}
 	l.account(f, took)
 	if prefill >= MinChunk { // shorter chunks measure the fixed cost of a step
-		l.prefill.learn(prefill, took)
+		l.prefill.learn(prefill, computing)
 	}
 	if o := l.cfg.Observer; o != nil {
 		o.Stepped(len(f.parts), prefill, f.decode, took)

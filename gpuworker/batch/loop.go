@@ -61,6 +61,10 @@ type Config struct {
 	States        bool
 	StateBytes    uint64
 	StateInterval int
+	// Tier is the host tier of the prefix cache. It needs the sizes above, and a measured HostRate. A
+	// sequence begins with copies from it if these save at least LeastRecall tokens; 0 = 64.
+	Tier        Tier
+	LeastRecall int
 	// Grain is the number of prefill tokens that fills the device's tiles
 	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
@@ -103,6 +107,7 @@ type Loop struct {
 	lastServed  map[string]uint64          // by tenant in held: serveCount at its last chunk
 	serveCount  uint64
 	running     []*sequence // sequences with a slot that may be planned, most urgent first
+	tails       int         // running sequences that hold a saved state for the end of their answers
 	departing   []*sequence // sequences that keep their slot until their last step in flight ends
 	slots       []*sequence // by slot id
 	generations []uint32    // by slot id
@@ -143,6 +148,12 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.StateInterval == 0 {
 		cfg.StateInterval = usualStateInterval
 	}
+	if cfg.States && cfg.Runner.SavedStates == 0 {
+		cfg.Tier = Tier{} // no sequence can start with blocks alone
+	}
+	if cfg.LeastRecall == 0 {
+		cfg.LeastRecall = usualRecall
+	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
 	}
@@ -154,11 +165,6 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	l := &Loop{
 		cfg: cfg, runner: runner, logger: logger.Named("batch"), created: time.Now(),
-		cache: kvcache.New(kvcache.Config{
-			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
-			States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates,
-			Window: cfg.Window, WindowBlocks: cfg.Runner.WindowBlocks, HostWindowBlocks: cfg.Runner.HostWindowBlocks,
-		}),
 		prefixes: newPrefixes(),
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
@@ -170,6 +176,15 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		coalescer:   prefillCoalescer{limit: cfg.SharedTarget, grain: cfg.Grain},
 		guard:       tenantGuard{maxCredit: cfg.SharedTarget, perTenant: map[string]work{}},
 	}
+	l.cache = kvcache.New(kvcache.Config{
+		Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks - cfg.Tier.Blocks,
+		States: cfg.Runner.SavedStates, HostStates: cfg.Runner.HostStates - cfg.Tier.States,
+		Window: cfg.Window, WindowBlocks: cfg.Runner.WindowBlocks, HostWindowBlocks: cfg.Runner.HostWindowBlocks - cfg.Tier.WindowBlocks,
+		Tier: kvcache.TierConfig{
+			Blocks: cfg.Tier.Blocks, WindowBlocks: cfg.Tier.WindowBlocks, States: cfg.Tier.States,
+			Plan: l.tierMove, Room: l.roomForOuts,
+		},
+	})
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	l.masker, _ = runner.(engine.LateMasker)
 	l.pool = newMaskPool(l.nudge)

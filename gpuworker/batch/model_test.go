@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/guide"
+	"github.com/millrace/millrace/gpuworker/kvcache"
 )
 
 // story is one random run of a loop: its sizes, its requests and its failures. The oracle of every
@@ -56,6 +57,7 @@ func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 	}
 	for _, what := range []string{
 		"preempted", "swapped", "cached", "cancelled", "refused", "without host memory", "resumed", "several", "previous", "forced",
+		"recalled", "displaced in host memory", "windows from host memory",
 		"swapped with states", "cached with states", "states evicted",
 		"swapped with windows", "cached with windows", "windows evicted", "windows freed",
 	} {
@@ -85,6 +87,10 @@ func runStory(t *testing.T, seed uint64, saw *tally) {
 		least := leastWindow(y.cfg.Window, 16)
 		y.cfg.Runner.WindowBlocks = least + windows.IntN([]int{1, 4, 40}[windows.IntN(3)])
 		y.cfg.Runner.HostWindowBlocks = []int{0, 6, 100}[windows.IntN(3)]
+	}
+	// Most stories have a host tier, which may be tiny.
+	if tiers := rand.New(rand.NewPCG(seed, 10)); tiers.IntN(4) > 0 {
+		y.tier([]int{3, 20, 300}[tiers.IntN(3)], []int{2, 10, 40}[tiers.IntN(3)])
 	}
 	moods := rand.New(rand.NewPCG(seed, 6))
 	large, moody := 3+rng.IntN(200), rng.IntN(2)*(3+rng.IntN(10))
@@ -119,6 +125,21 @@ func runStory(t *testing.T, seed uint64, saw *tally) {
 	time.Sleep(time.Second) // steps in flight end
 	synctest.Wait()
 	y.end()
+}
+
+// tier gives a story a host tier of blocks of both groups, and of states.
+func (y *story) tier(blocks, states int) {
+	c := &y.cfg
+	c.Tier.Blocks, c.LeastRecall = blocks, 1
+	if c.Window > 0 {
+		c.Tier.WindowBlocks = blocks
+	}
+	if c.States {
+		c.Tier.States = states
+	}
+	c.Runner.HostBlocks += c.Tier.Blocks
+	c.Runner.HostWindowBlocks += c.Tier.WindowBlocks
+	c.Runner.HostStates += c.Tier.States
 }
 
 // mood refuses steps for temporary reasons.
@@ -318,10 +339,10 @@ func (y *story) end() {
 	t, l, stats := y.t, y.l, y.l.Stats()
 	require.True(t, l.Idle())
 	require.Equal(t, y.cfg.Runner.KVBlocks, stats.FreeBlocks, "blocks are free or cached")
-	require.Equal(t, y.cfg.Runner.HostBlocks, stats.FreeHostBlocks)
+	require.Equal(t, y.cfg.Runner.HostBlocks-l.cfg.Tier.Blocks, stats.FreeHostBlocks)
 	require.Equal(t, y.cfg.Runner.SavedStates, l.cache.FreeStates(), "states are free or findable")
 	require.Equal(t, y.cfg.Runner.WindowBlocks, stats.FreeWindowBlocks, "window blocks are free or findable")
-	require.Equal(t, y.cfg.Runner.HostWindowBlocks, stats.FreeHostWindowBlocks)
+	require.Equal(t, y.cfg.Runner.HostWindowBlocks-l.cfg.Tier.WindowBlocks, stats.FreeHostWindowBlocks)
 	require.Zero(t, stats.Paused)
 	require.Zero(t, stats.QueueAge)
 	require.Zero(t, stats.WaitingPrefillTokens)
@@ -333,6 +354,10 @@ func (y *story) end() {
 	y.saw.add("preempted", int(stats.Preempted))
 	y.saw.add("swapped", int(stats.Swapped))
 	y.saw.add("cached", int(stats.CachedTokens))
+	tier := l.cache.Stats().Tier
+	y.saw.add("recalled", int(tier.Recalls))
+	y.saw.add("displaced in host memory", int(tier.Evictions))
+	y.saw.add("windows from host memory", int(tier.In[kvcache.WindowBlock]))
 	if y.cfg.States {
 		y.saw.add("swapped with states", int(stats.Swapped))
 		y.saw.add("cached with states", int(stats.CachedTokens))

@@ -130,6 +130,7 @@ func (l *Loop) reserve(s *sequence, n int) bool {
 	for {
 		ok, short := l.grow(s, s.submitted+n)
 		if ok {
+			l.cache.Overwrite(s.table, s.submitted, s.submitted+n)
 			return true
 		}
 		if !short && l.dropOldestPrompt(nil) {

@@ -78,17 +78,23 @@ func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, moves []e
 		}
 		s.lastState = have
 	case s.caches() && l.cfg.States:
-		t = l.matchState(s, s.ids()[:s.reusable()+1])
+		ids := s.ids()[:s.reusable()+1]
+		t = l.matchState(s, ids)
+		l.recall(s, t, ids)
 		have = t.Shared * size
 	case s.caches() && l.cfg.Window > 0:
 		var found int
-		t, found = l.cache.MatchWindow(s.root(), s.ids()[:s.reusable()+1])
-		have = t.Shared * size
-		if s.left = 0; found > have {
+		ids := s.ids()[:s.reusable()+1]
+		t, found = l.cache.MatchWindow(s.root(), ids)
+		if s.left = 0; found > t.Shared*size {
 			s.left = found
 		}
+		l.recall(s, t, ids)
+		have = t.Shared * size
 	case s.caches():
-		t = l.cache.Match(s.root(), s.ids()[:s.reusable()+1])
+		ids := s.ids()[:s.reusable()+1]
+		t = l.cache.Match(s.root(), ids)
+		l.recall(s, t, ids)
 		have = t.Shared * size
 	default:
 		t = &kvcache.Table{}

@@ -191,23 +191,24 @@ func TestKeysAreReportedWhileCached(t *testing.T) {
 	r := Request{Prompt: prompt(100, 1), MaxTokens: 2, PromptTopN: -1, Keys: []PrefixKey{{11, 32}, {12, 64}, {13, 100}}}
 	run(t, l, r)
 	require.Eventually(t, func() bool {
-		_, _, added, _ := l.Prefixes(0)
+		_, _, added, _, _ := l.Prefixes(0)
 		return len(added) == 2
 	}, time.Minute, time.Millisecond)
-	at, reset, added, removed := l.Prefixes(0)
+	at, reset, added, removed, hosted := l.Prefixes(0)
 	require.False(t, reset)
 	require.Equal(t, []uint64{11, 12}, added, "the last block of the third is never full")
 	require.Empty(t, removed)
+	require.Empty(t, hosted)
 
 	bypass := r
 	bypass.Bypass, bypass.Keys = true, []PrefixKey{{21, 32}}
 	run(t, l, bypass)
 	run(t, l, Request{Prompt: prompt(380, 2), MaxTokens: 2, PromptTopN: -1})
 	require.Eventually(t, func() bool {
-		_, _, _, removed := l.Prefixes(at)
+		_, _, _, removed, _ := l.Prefixes(at)
 		return len(removed) == 2
 	}, time.Minute, time.Millisecond)
-	_, reset, added, removed = l.Prefixes(at)
+	_, reset, added, removed, _ = l.Prefixes(at)
 	require.False(t, reset)
 	require.Empty(t, added)
 	require.Equal(t, []uint64{11, 12}, removed, "their blocks were needed")

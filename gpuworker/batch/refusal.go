@@ -53,13 +53,14 @@ func (l *Loop) execute(ctx context.Context) error {
 }
 
 // trySubmit submits parts as one step, unless all their sequences have ended. If the host has no
-// memory for the step's moves out, it tries again without them.
+// memory for the step's moves out, it tries again without those of the host tier, and then without
+// those of swapped sequences.
 func (l *Loop) trySubmit(parts []part) error {
 	if !l.compose(parts) {
 		return nil
 	}
 	err := l.submit()
-	if errors.Is(err, engine.ErrOutOfMemory) && l.cancelSwapOuts() {
+	if errors.Is(err, engine.ErrOutOfMemory) && (l.cancelTierOuts() || l.cancelSwapOuts()) {
 		l.counters.refused.Add(1)
 		return l.trySubmit(parts)
 	}

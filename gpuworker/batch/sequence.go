@@ -54,6 +54,7 @@ type sequence struct {
 	plannedStates []savedState // that its next part writes, by position
 	savedStates   []savedState // that submitted parts wrote and that are not findable yet
 	lastState     int          // position of the last state that it saved, or with which it started
+	tail          savedState   // after the last whole block of its answer; see tailPosition
 	// left is how far cached blocks went on beyond the state, or the window blocks, with which it
 	// started; 0: no further.
 	left     int
@@ -63,6 +64,7 @@ type sequence struct {
 	// of every later step.
 	preempted bool // results still count, then it waits again
 	ended     bool // results are dropped, then its slot is free
+	finished  bool // it ended with a Done event
 	// cancelled: its reader ended it. A reader that leaves also cancels streams that have ended;
 	// those do not count.
 	cancelled bool
@@ -197,6 +199,7 @@ func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
 		Reason: reason, StopID: stopID, Generated: s.generated(), Vector: s.pool.vector(), Choices: s.choices,
 	}}, now)
 	s.stream.end(nil)
+	s.finished = true
 }
 
 func (s *sequence) emit(e Event, now time.Time) {

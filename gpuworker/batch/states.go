@@ -45,6 +45,10 @@ func (l *Loop) planStates(s *sequence, n int) {
 		}
 		s.plannedStates = append(s.plannedStates, savedState{at, id})
 	}
+	if at := l.tailPosition(s, n); at > 0 {
+		s.plannedStates = append(s.plannedStates, savedState{at, s.tail.id})
+		l.cache.HoldState(s.tail.id)
+	}
 	slices.SortFunc(s.plannedStates, func(a, b savedState) int { return cmp.Compare(a.tokens, b.tokens) })
 }
 
@@ -84,6 +88,46 @@ func (l *Loop) savePositions(s *sequence, end int) (out []int) {
 	return out
 }
 
+// tailPosition returns where the next part of s, of n tokens, writes the state of its tail; 0:
+// nowhere.
+//
+// The next turn of a chat begins with the prompt, the answer and its stop token, and so it starts
+// after the last whole block of these. Which block that is follows when the answer ends, and then
+// its state is overwritten. So an answer has one saved state, its tail, which each of its block
+// ends overwrites, and which becomes findable when the sequence leaves its slot. It costs no copy.
+//
+// An answer has no tail if prompts compute other bits than it (Config.OneClass), because no prompt
+// then begins with its blocks, nor if its end is within minStateTokens of a saved state. Tails hold
+// half of the saved states at most, so that prompts can save theirs.
+func (l *Loop) tailPosition(s *sequence, n int) int {
+	size, end := l.cfg.Runner.BlockSize, s.submitted+n
+	at := end / size * size
+	if at <= max(s.submitted, s.promptLength) || at-s.lastState < minStateTokens || s.request.Shared > 0 && at > s.request.Shared ||
+		s.request.Bypass || !l.cfg.OneClass && s.request.Class != engine.Decode ||
+		slices.ContainsFunc(s.plannedStates, func(p savedState) bool { return p.tokens == at }) {
+		return 0
+	}
+	if s.tail.id == 0 {
+		if 2*(l.tails+1) > l.cfg.Runner.SavedStates {
+			return 0
+		}
+		id, ok := l.cache.AllocState()
+		if !ok {
+			return 0
+		}
+		s.tail.id = id
+		l.tails++
+	}
+	return at
+}
+
+// publishTail makes the tail of s findable, which leaves its slot. No step in flight writes it.
+func (l *Loop) publishTail(s *sequence) {
+	if s.tail.tokens > s.lastState {
+		l.cache.PublishState(s.table, s.tail.tokens, s.tail.id)
+	}
+}
+
 // leads reports whether other members of its group wait for the prompt that s computes.
 func (s *sequence) leads() bool { return s.group != nil && s.group.leader == s && s.group.pending > 0 }
 
@@ -118,10 +162,15 @@ func (l *Loop) statesSubmitted(s *sequence, p *part) {
 	l.dropState(s.state)
 	s.state = p.state
 	for _, saved := range p.saved {
+		s.plannedStates = slices.DeleteFunc(s.plannedStates, func(other savedState) bool { return other == saved })
+		if saved.id == s.tail.id {
+			s.tail.tokens = saved.tokens
+			l.dropState(saved.id)
+			continue
+		}
 		if saved.tokens%l.cfg.Runner.BlockSize == 0 { // else only its group starts there
 			s.lastState = saved.tokens
 		}
-		s.plannedStates = slices.DeleteFunc(s.plannedStates, func(other savedState) bool { return other == saved })
 		if s.leads() && saved.tokens == s.promptLength-1 {
 			l.cache.HoldState(saved.id)
 			s.promptState = saved
@@ -157,9 +206,13 @@ func (l *Loop) matchState(s *sequence, ids []int32) *kvcache.Table {
 func (l *Loop) giveUpStates(s *sequence) {
 	l.dropState(s.state)
 	l.dropState(s.promptState.id)
+	if s.tail.id != 0 {
+		l.dropState(s.tail.id)
+		l.tails--
+	}
 	l.dropSaved(s.plannedStates)
 	l.dropSaved(s.savedStates)
-	s.state, s.promptState, s.left, s.lastState = 0, savedState{}, 0, 0
+	s.state, s.promptState, s.tail, s.left, s.lastState = 0, savedState{}, savedState{}, 0, 0
 	s.plannedStates, s.savedStates = s.plannedStates[:0], s.savedStates[:0]
 }
 

@@ -29,6 +29,14 @@ type Stats struct {
 	FreeWindowBlocks, CachedWindowBlocks, TotalWindowBlocks int
 	FreeHostWindowBlocks, TotalHostWindowBlocks             int
 
+	// The host tier of the prefix cache; 0 without it. Bytes are those of entries in use, and of
+	// copies out to host memory and back in.
+	TierBlocks, TotalTierBlocks int // of the first group
+	TierBytes, TotalTierBytes   uint64
+	TierOutBytes, TierInBytes   uint64
+	TierRecalls, TierTokens     uint64 // sequences that began with copies, and the tokens that these saved
+	TierEvictions               uint64 // entries that gave way to others
+
 	FreeStates       int // saved ones, including those that can be found and that nothing reads
 	CachedStates     int // of these, those that can be found
 	TotalStates      int
@@ -66,9 +74,9 @@ func (l *Loop) Stats() Stats {
 	s := Stats{
 		Steps: c.steps.Load(), Running: running, Waiting: waiting,
 		WaitingPrefillTokens: c.waitingPrefill.Load(), FreeBlocks: l.cache.Free(), TotalBlocks: l.cache.Total(),
-		CachedBlocks: l.cache.Cached(), FreeHostBlocks: l.cache.FreeHost(), TotalHostBlocks: l.cfg.Runner.HostBlocks,
+		CachedBlocks: l.cache.Cached(), FreeHostBlocks: l.cache.FreeHost(), TotalHostBlocks: l.cfg.Runner.HostBlocks - l.cfg.Tier.Blocks,
 		FreeWindowBlocks: l.cache.FreeWindow(), CachedWindowBlocks: l.cache.CachedWindow(), TotalWindowBlocks: l.cfg.Runner.WindowBlocks,
-		FreeHostWindowBlocks: l.cache.FreeHostWindow(), TotalHostWindowBlocks: l.cfg.Runner.HostWindowBlocks,
+		FreeHostWindowBlocks: l.cache.FreeHostWindow(), TotalHostWindowBlocks: l.cfg.Runner.HostWindowBlocks - l.cfg.Tier.WindowBlocks,
 		FreeStates: l.cache.FreeStates(), CachedStates: l.cache.CachedStates(), TotalStates: l.cfg.Runner.SavedStates,
 		GeneratedTokens: c.generated.Load(), ForcedTokens: c.forced.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
 		Preempted: c.preempted.Load(), RefusedSteps: c.refused.Load(),
@@ -77,6 +85,7 @@ func (l *Loop) Stats() Stats {
 		CachedTokens: c.cachedTokens.Load(), StepsAfterCancel: c.afterCancel.Load(),
 		StepBound: max(minStepBound, 4*time.Duration(c.longest.Load())),
 	}
+	l.tierStats(&s)
 	if t := c.oldest.Load(); t != 0 {
 		s.QueueAge = max(time.Duration(now-t), 1)
 	}

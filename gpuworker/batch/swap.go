@@ -70,9 +70,12 @@ const maxMoves = 32768
 
 // movable reports whether the next step has room for n more moves. Without room, a block is
 // recomputed instead.
-func (l *Loop) movable(n int) bool {
+func (l *Loop) movable(n int) bool { return len(l.plan.moves)+n <= l.mostMoves() }
+
+// mostMoves is how many moves a step may have.
+func (l *Loop) mostMoves() int {
 	c := &l.cfg.Runner
-	return len(l.plan.moves)+n <= min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
+	return min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
 }
 
 // swapPays reports whether moving blocks out and back takes less time than recomputing tokens. It
@@ -82,8 +85,12 @@ func (l *Loop) swapPays(blocks, windows, tokens int) bool {
 }
 
 // transfer is how long blocks of both groups, and a state where there is one, take one way.
-func (l *Loop) transfer(blocks, windows int) time.Duration {
-	bytes := float64(blocks)*float64(l.cfg.BlockBytes) + float64(windows)*float64(l.cfg.WindowBlockBytes) + float64(l.cfg.StateBytes)
+func (l *Loop) transfer(blocks, windows int) time.Duration { return l.duration(blocks, windows, 1) }
+
+// duration is how long blocks of both groups and states take one way.
+func (l *Loop) duration(blocks, windows, states int) time.Duration {
+	bytes := float64(blocks)*float64(l.cfg.BlockBytes) + float64(windows)*float64(l.cfg.WindowBlockBytes) +
+		float64(states)*float64(l.cfg.StateBytes)
 	return time.Duration(bytes / l.cfg.HostRate * float64(time.Second))
 }
 
@@ -155,6 +162,12 @@ func (l *Loop) movesSubmitted() {
 		}
 	}
 	l.plan.moves = l.plan.moves[:0]
+	l.cache.CopiesSubmitted()
+	l.releaseReturning()
+}
+
+// releaseReturning gives back the host memory that moves of the plan read.
+func (l *Loop) releaseReturning() {
 	l.releaseHost(l.plan.returning)
 	l.releaseHostWindows(l.plan.returningWindows)
 	l.releaseHostStates(l.plan.returningStates)
@@ -162,11 +175,17 @@ func (l *Loop) movesSubmitted() {
 	p.returning, p.returningWindows, p.returningStates = p.returning[:0], p.returningWindows[:0], p.returningStates[:0]
 }
 
-// dropMoves clears the moves of a loop that has no sequences left.
+// dropMoves clears the moves of a loop that has no sequences left. With a host tier they wait for
+// the next step, because the tier counts on them. Host memory that they read is free in any case:
+// what is planned later runs after them.
 func (l *Loop) dropMoves() {
-	if len(l.running)+l.queue.Len()+len(l.departing) == 0 {
-		l.movesSubmitted()
+	if len(l.running)+l.queue.Len()+len(l.departing) > 0 {
+		return
 	}
+	if l.cfg.Tier.Blocks == 0 {
+		l.plan.moves = l.plan.moves[:0]
+	}
+	l.releaseReturning()
 }
 
 // recordPreemption counts how a preempted sequence will be restored.

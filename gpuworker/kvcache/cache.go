@@ -12,6 +12,8 @@ type Config struct {
 	Blocks, BlockSize, HostBlocks          int
 	States, HostStates                     int
 	Window, WindowBlocks, HostWindowBlocks int
+
+	Tier TierConfig
 }
 
 // none stands for the absence of a block or node.
@@ -40,11 +42,13 @@ type Cache struct {
 	states     states
 	hostStates hostBlocks
 	windows    windows
+	tier       tier
 
 	freeCount, idleCount, hostCount atomic.Int64 // for other goroutines
 	freeStates, idleStates          atomic.Int64
 	freeWindows, idleWindows        atomic.Int64
 	hostWindows                     atomic.Int64
+	tierUsed                        [kinds]atomic.Int64
 
 	stats counters
 }
@@ -55,8 +59,9 @@ func New(cfg Config) *Cache {
 		blockSize: cfg.BlockSize, total: cfg.Blocks,
 		free: make([]int32, cfg.Blocks), refs: make([]int32, cfg.Blocks),
 		nodeOf: make([]int32, cfg.Blocks), twins: make([]link, cfg.Blocks),
-		tree: newTree(cfg.Blocks, cfg.BlockSize), idle: newIdleList(), keys: newKeyBook(), host: newHostBlocks(cfg.HostBlocks),
+		tree: newTree(cfg.Blocks, cfg.Tier.Blocks, cfg.BlockSize), idle: newIdleList(), keys: newKeyBook(), host: newHostBlocks(cfg.HostBlocks),
 		states: newStates(cfg.States), hostStates: newHostBlocks(cfg.HostStates), windows: newWindows(cfg),
+		tier: newTier(cfg),
 	}
 	for i := range c.free {
 		c.free[i] = int32(cfg.Blocks - 1 - i)
@@ -111,23 +116,17 @@ func (c *Cache) allocate() int32 {
 	return b
 }
 
-// evict frees the block of the least recently used idle node, which is always a leaf (see
-// idleList). A node with a claim stays in the tree without a block.
+// evict frees the block of the least recently used idle node. No node below it has a block (see
+// idleList). The block goes to the host tier, if there is one. A node with a claim, and one above
+// nodes of the tier, stays in the tree without a block.
 func (c *Cache) evict() {
 	n := c.idle.oldest
 	c.idle.remove(&c.tree, n)
 	b := c.tree.nodes[n].block
-	c.keys.detachAll(&c.tree.nodes[n])
-	c.nodeOf[b] = none
-	c.tree.nodes[n].block = none
+	c.spill(n, b)
+	c.nodeOf[b], c.tree.nodes[n].block = none, none
 	c.free = append(c.free, b)
-	if state := c.tree.nodes[n].state; state != 0 {
-		c.loseState(state)
-	}
-	if b := c.tree.nodes[n].window; b != none {
-		c.loseWindow(b)
-	}
-	c.tree.prune(n)
+	c.settle(n)
 	c.stats.evictions.Add(1)
 }
 
@@ -170,6 +169,7 @@ func (c *Cache) drop(b int32) {
 // becomes the node's own block if the node has none or an idle one, which is then freed. Otherwise
 // it becomes a twin.
 func (c *Cache) assign(n, b int32) {
+	defer c.assigned(n, b)
 	old := c.tree.nodes[n].block
 	c.nodeOf[b] = n
 	if old != none && c.refs[old] > 0 {
@@ -182,6 +182,15 @@ func (c *Cache) assign(n, b int32) {
 		c.free = append(c.free, old)
 	}
 	c.tree.nodes[n].block = b
+}
+
+// assigned gives up the content that block b owed to the tier, because other content was written
+// without Overwrite, and moves the keys of node n to the device.
+func (c *Cache) assigned(n, b int32) {
+	if e := c.tier.owed[b]; e != none {
+		c.loseEntry(Block, e)
+	}
+	c.rekey(n)
 }
 
 func (c *Cache) addTwin(n, b int32) {
@@ -216,10 +225,34 @@ type Stats struct {
 	StateEvictions uint64
 	// WindowEvictions counts the findable blocks of the window group that gave way to others.
 	WindowEvictions uint64
+	Tier            TierStats
+}
+
+// TierStats counts the work of the host tier.
+type TierStats struct {
+	Recalls   uint64        // calls of Recall that succeeded
+	Tokens    uint64        // tokens that these added to their tables
+	Evictions uint64        // entries that gave way to others
+	Out, In   [kinds]uint64 // planned copies by Kind, out to host memory and back
 }
 
 type counters struct {
 	lookups, hits, tokensLooked, tokensHit, evictions, stateEvictions, windowEvictions atomic.Uint64
+	recalls, tokensRecalled, tierEvictions                                             atomic.Uint64
+	copiedOut, copiedIn                                                                [kinds]atomic.Uint64
+}
+
+func (s *counters) tier() TierStats {
+	t := TierStats{Recalls: s.recalls.Load(), Tokens: s.tokensRecalled.Load(), Evictions: s.tierEvictions.Load()}
+	for kind := range kinds {
+		t.Out[kind], t.In[kind] = s.copiedOut[kind].Load(), s.copiedIn[kind].Load()
+	}
+	return t
+}
+
+func (s *counters) recordRecall(tokens int) {
+	s.recalls.Add(1)
+	s.tokensRecalled.Add(uint64(tokens))
 }
 
 func (s *counters) recordMatch(asked, found int) {
@@ -237,6 +270,6 @@ func (c *Cache) Stats() Stats {
 	return Stats{
 		Lookups: s.lookups.Load(), Hits: s.hits.Load(), TokensLooked: s.tokensLooked.Load(), TokensHit: s.tokensHit.Load(),
 		Evictions: s.evictions.Load(), StateEvictions: s.stateEvictions.Load(),
-		WindowEvictions: s.windowEvictions.Load(),
+		WindowEvictions: s.windowEvictions.Load(), Tier: s.tier(),
 	}
 }

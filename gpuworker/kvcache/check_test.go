@@ -27,6 +27,7 @@ func check(t *testing.T, c *Cache, tables []*Table) {
 	checkClaims(t, c, nodes, tables)
 	checkKeys(t, c, nodes)
 	checkWindows(t, c, nodes, tables)
+	checkTier(t, c, nodes)
 	require.LessOrEqual(t, c.Cached(), c.Free())
 	require.LessOrEqual(t, c.Free(), c.Total())
 	require.Equal(t, len(c.host.free), c.FreeHost())
@@ -62,9 +63,11 @@ func liveNodes(t *testing.T, c *Cache) map[int32]bool {
 		unused++
 	}
 	require.Equal(t, len(c.tree.nodes), unused+len(nodes), "every node is found, hidden or unused")
+	children := map[int32]int32{}
 	for n := range nodes {
 		x := c.tree.nodes[n]
-		require.True(t, x.block != none || x.claims > 0, "node %d has neither a block nor a claim", n)
+		require.True(t, x.block != none || x.claims > 0 || x.hosted[Block] != none || x.children > 0, "node %d has nothing", n)
+		children[x.parent]++
 		lost := x.hidden || x.parent != none && c.tree.nodes[x.parent].lost
 		require.Equal(t, lost, x.lost, "node %d is lost if it or a node above it is hidden", n)
 		if x.parent == none {
@@ -77,6 +80,9 @@ func liveNodes(t *testing.T, c *Cache) map[int32]bool {
 			require.NotEqual(t, int32(none), above, "node %d has a block and its parent none", n)
 			require.True(t, c.refs[x.block] == 0 || c.refs[above] > 0, "node %d is held and its parent idle", n)
 		}
+	}
+	for n := range nodes {
+		require.Equal(t, children[n], c.tree.nodes[n].children, "nodes below node %d", n)
 	}
 	return nodes
 }
@@ -163,7 +169,7 @@ func checkWindows(t *testing.T, c *Cache, nodes map[int32]bool, tables []*Table)
 		if n != none {
 			require.True(t, nodes[n])
 			require.Equal(t, b, c.tree.nodes[n].window)
-			require.NotEqual(t, int32(none), c.tree.nodes[n].block)
+			require.True(t, c.tree.nodes[n].block != none || c.tree.nodes[n].hosted[Block] != none)
 			require.False(t, c.tree.nodes[n].lost)
 		}
 	}
@@ -236,17 +242,73 @@ func checkClaims(t *testing.T, c *Cache, nodes map[int32]bool, tables []*Table) 
 
 func checkKeys(t *testing.T, c *Cache, nodes map[int32]bool) {
 	t.Helper()
-	count := map[uint64]int{}
+	count := map[uint64]keyCount{}
 	for n := range nodes {
 		x := c.tree.nodes[n]
-		require.True(t, x.block != none || len(x.keys) == 0, "node %d has keys and no block", n)
+		require.Equal(t, c.placeOf(&x), x.place, "node %d", n)
+		require.True(t, x.place != nowhere || len(x.keys) == 0, "node %d has keys and no content", n)
 		require.True(t, !x.lost || len(x.keys) == 0, "node %d has keys and nobody finds it", n)
 		require.LessOrEqual(t, len(x.keys), c.maxKeys())
 		for i, key := range x.keys {
 			require.False(t, slices.Contains(x.keys[:i], key))
-			count[key]++
+			k := count[key]
+			k.add(x.place, 1)
+			count[key] = k
 		}
 	}
 	require.Equal(t, count, c.keys.nodes)
 	require.LessOrEqual(t, len(c.keys.news), c.keys.limit)
+}
+
+// checkTier: an entry is free or a node's, its list has exactly those of nodes, and blocks owe what
+// entries say.
+func checkTier(t *testing.T, c *Cache, nodes map[int32]bool) {
+	t.Helper()
+	for kind := range c.tier.of {
+		s := &c.tier.of[kind]
+		listed, last := map[int32]int{}, int32(none)
+		for e := s.oldest; e != none; e = s.links[e].newer {
+			require.Equal(t, last, s.links[e].older)
+			listed[e], last = len(listed), e
+		}
+		require.Equal(t, last, s.newest)
+		used := 0
+		for e, n := range s.nodeOf {
+			e := int32(e)
+			require.False(t, s.pinned[e])
+			_, inList := listed[e]
+			require.Equal(t, n != none, inList)
+			require.Equal(t, n != none, s.phase[e] != absent)
+			require.False(t, n != none && slices.Contains(s.free, e))
+			if n == none {
+				continue
+			}
+			used++
+			require.True(t, nodes[n])
+			require.False(t, c.tree.nodes[n].lost)
+			require.Equal(t, e, c.tree.nodes[n].hosted[kind])
+			if s.phase[e] == owed {
+				require.Equal(t, e, c.tier.owed[s.block[e]])
+			}
+			if kind != int(Block) {
+				require.True(t, c.tree.nodes[n].block != none || c.tree.nodes[n].hosted[Block] != none, "node %d has nothing else", n)
+				continue
+			}
+			if above := c.tree.nodes[n].parent; above != none && c.tree.nodes[above].hosted[Block] != none && c.tree.nodes[above].block == none {
+				require.Less(t, listed[e], listed[c.tree.nodes[above].hosted[Block]], "node %d goes before its parent", n)
+			}
+		}
+		require.EqualValues(t, used, c.tierUsed[kind].Load())
+		for n := range nodes {
+			if e := c.tree.nodes[n].hosted[kind]; e != none {
+				require.Equal(t, n, s.nodeOf[e])
+			}
+		}
+	}
+	for b, e := range c.tier.owed {
+		if e != none {
+			require.Equal(t, owed, c.tier.of[Block].phase[e])
+			require.EqualValues(t, b, c.tier.of[Block].block[e])
+		}
+	}
 }

@@ -20,11 +20,15 @@
 // the nodes of the tree until they are needed, and a sequence starts where the ones are there that
 // its first position sees (MatchWindow).
 //
+// What the device evicts may go to host memory, the host tier (Config.Tier), whose entries are at
+// the nodes of the same tree. The cache plans the copies. A sequence starts with what both tiers
+// have together (Longer, Recall).
+//
 // The owner of the cache submits steps to a device that executes them in order. A released block
 // may therefore be reused at once although steps in flight still read it: the step that overwrites
 // it is submitted later.
 //
 // One goroutine owns a Cache and all its Tables. Only BlockSize, Total, BlocksFor, Free, Cached,
-// FreeHost and Stats may be called from others. The cache counts blocks and compares token ids. It
-// never reads or copies their content and has no clock.
+// FreeHost, TierUsed and Stats may be called from others. The cache counts blocks and compares
+// token ids. It never reads or copies their content and has no clock.
 package kvcache

@@ -80,13 +80,19 @@ func (c *Cache) Forget(t *Table) {
 		return
 	}
 	for _, n := range c.tree.hide(c.nodeOf[t.Blocks[0]]) {
-		c.keys.detachAll(&c.tree.nodes[n])
-		if state := c.tree.nodes[n].state; state != 0 {
-			c.loseState(state)
+		x := &c.tree.nodes[n]
+		if x.state != 0 {
+			c.loseState(x.state)
 		}
-		if b := c.tree.nodes[n].window; b != none {
-			c.loseWindow(b)
+		if x.window != none {
+			c.loseWindow(x.window)
 		}
+		for kind, e := range x.hosted {
+			if x.stamp != 0 && e != none && c.tree.nodes[n].hosted[kind] == e {
+				c.loseEntry(Kind(kind), e)
+			}
+		}
+		c.rekey(n)
 	}
 }
 

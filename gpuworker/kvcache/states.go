@@ -35,6 +35,7 @@ func (c *Cache) AllocState() (id int32, ok bool) {
 		if len(s.idle) == 0 {
 			return 0, false
 		}
+		c.spillNow(State, s.nodeOf[s.idle[0]], s.idle[0])
 		c.loseState(s.idle[0])
 		c.stats.stateEvictions.Add(1)
 	}
@@ -86,6 +87,7 @@ func (c *Cache) PublishState(t *Table, tokens int, id int32) {
 	n := c.nodeOf[t.Blocks[blocks-1]]
 	if x := &c.tree.nodes[n]; x.state == 0 && !x.lost {
 		x.state, c.states.nodeOf[id] = id, n
+		c.rekey(n)
 		c.attachToState(t, tokens, n)
 	}
 }
@@ -109,11 +111,13 @@ func (c *Cache) HasState(t *Table, r Root, ids []int32, tokens int) bool {
 	return c.tree.nodes[n].state != 0
 }
 
-// loseState makes a state unfindable. Its holders keep it. The keys that stood for it are withdrawn.
+// loseState makes a state unfindable. Its holders keep it. The keys that stood for it are
+// withdrawn, unless the host tier has it.
 func (c *Cache) loseState(id int32) {
 	s := &c.states
-	c.keys.detachAll(&c.tree.nodes[s.nodeOf[id]])
-	c.tree.nodes[s.nodeOf[id]].state, s.nodeOf[id] = 0, none
+	n := s.nodeOf[id]
+	c.tree.nodes[n].state, s.nodeOf[id] = 0, none
+	c.rekey(n)
 	if s.refs[id] == 0 {
 		s.idle = slices.DeleteFunc(s.idle, func(other int32) bool { return other == id })
 		s.free = append(s.free, id)

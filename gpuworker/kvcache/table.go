@@ -109,6 +109,7 @@ func (c *Cache) Own(t *Table, position int) (src, dst int32, copied, ok bool) {
 		return none, none, false, false
 	}
 	dst = c.allocate()
+	c.payOff(dst)
 	if i < t.Shared {
 		c.unclaim(t)
 		t.Shared = i

@@ -14,23 +14,27 @@ const Decoded int32 = 1 << 30
 // Root is the start of a prefix. Prefixes of different salts never match.
 type Root struct{ Salt string }
 
-// node is one block of tokens after those of its parents. It has a device block, or a claim (a
-// sequence will compute it), or both. If a node has a block, all nodes above it have one.
+// node is one block of tokens after those of its parents. It has a device block, an entry in the
+// host tier, a claim (a sequence will compute it), or a node below it. If a node has a block, all
+// nodes above it have one.
 type node struct {
-	hash   uint64 // of the chain including this node
-	salt   string // only in a node without a parent
-	parent int32  // node, or none
-	next   int32  // next node of its hash chain, or next unused node
-	block  int32  // the node's own block, or none
-	twin   int32  // first of the other blocks with the same content; twin != none: refs[block] >= 1
-	claims int32  // tables that will compute it
-	state  int32  // the saved state after its last token; 0 if the node has no state. A node with a state has a block
-	window int32  // its block of the window group, or none. A node with one has a block
-	stamp  uint64 // distinguishes reuses of the array element; 0: unused
-	hidden bool   // not in its hash chain: it cannot be found, nor what continues it
-	lost   bool   // it or a node above it is hidden; len(keys) == 0
-	idle   link
-	keys   []uint64
+	hash     uint64       // of the chain including this node
+	salt     string       // only in a node without a parent
+	parent   int32        // node, or none
+	next     int32        // next node of its hash chain, or next unused node
+	block    int32        // the node's own block, or none
+	twin     int32        // first of the other blocks with the same content; twin != none: refs[block] >= 1
+	claims   int32        // tables that will compute it
+	state    int32        // the saved state after its last token; 0: none. A node with a state has a block or an entry
+	window   int32        // its block of the window group, or none. A node with one has a block or an entry
+	stamp    uint64       // distinguishes reuses of the array element; 0: unused
+	hidden   bool         // not in its hash chain: it cannot be found, nor what continues it
+	lost     bool         // it or a node above it is hidden; len(keys) == 0
+	hosted   [kinds]int32 // its entries in the host tier, or none
+	children int32        // nodes below it whose parent it is
+	place    place        // where its keys count
+	idle     link
+	keys     []uint64
 }
 
 // tree finds nodes by their tokens and those before them. Nodes are indices into one array, so that
@@ -47,10 +51,10 @@ type tree struct {
 	hash func(parent uint64, ids []int32) uint64
 }
 
-func newTree(blocks, blockSize int) tree {
+func newTree(blocks, hosted, blockSize int) tree {
 	t := tree{
 		blockSize: blockSize, nodes: make([]node, 0, blocks), ids: make([]int32, 0, blocks*blockSize),
-		unused: none, chains: newChains(blocks), hasher: newHasher(),
+		unused: none, chains: newChains(blocks + hosted), hasher: newHasher(),
 	}
 	t.hash = t.hasher.next
 	return t
@@ -102,25 +106,33 @@ func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 	x := &t.nodes[n]
 	t.stamps++
 	*x = node{hash: hash, parent: w.parent, block: none, twin: none, window: none, stamp: t.stamps, keys: x.keys[:0]}
+	x.hosted = [kinds]int32{none, none, none}
 	if w.parent == none {
 		x.salt = w.salt
 	} else {
 		x.lost = t.nodes[w.parent].lost
+		t.nodes[w.parent].children++
 	}
 	t.chain(n)
 	return n
 }
 
-// prune removes n if it has neither block nor claim. Such a node has no children.
+// prune removes n if it has neither block, entry, claim nor child, and then the nodes above it for
+// which the same holds.
 func (t *tree) prune(n int32) {
-	x := &t.nodes[n]
-	if x.block != none || x.claims > 0 {
-		return
+	for n != none {
+		x := &t.nodes[n]
+		if x.stamp == 0 || x.block != none || x.hosted[Block] != none || x.claims > 0 || x.children > 0 {
+			return
+		}
+		if !x.hidden {
+			t.unchain(n)
+		}
+		x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
+		if n = x.parent; n != none {
+			t.nodes[n].children--
+		}
 	}
-	if !x.hidden {
-		t.unchain(n)
-	}
-	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
 }
 
 // hide makes n and all nodes below it unfindable and returns them, or nil if they are hidden
@@ -169,7 +181,7 @@ func (t *tree) idsOf(n int32) []int32 {
 }
 
 // chains are hash chains of nodes, linked by node.next. The table has its final size from the
-// start, one entry for each block, so that finding a node takes one lookup and nothing is ever
+// start, one entry for each block of both tiers, so that finding a node takes one lookup and nothing is ever
 // rehashed. The hash is keyed, so callers cannot choose ids that collide.
 type chains struct {
 	heads []int32 // by low bits of the hash: first node, or none

@@ -14,6 +14,7 @@ type windows struct {
 	refs   []int32 // by block: number of tables that hold it
 	nodeOf []int32 // by block: the node that has it, or none
 	links  []link  // by block: neighbours in the idle list
+	kept   []bool  // by idle block: it is worth a place in the host tier
 	front  int32   // the first to go
 	back   int32
 	idle   int // blocks in the list
@@ -24,6 +25,7 @@ func newWindows(cfg Config) windows {
 	n := cfg.WindowBlocks
 	w := windows{
 		size: cfg.Window, total: n, refs: make([]int32, n), nodeOf: slices.Repeat([]int32{none}, n), links: make([]link, n),
+		kept:  make([]bool, n),
 		front: none, back: none, host: newHostBlocks(cfg.HostWindowBlocks),
 	}
 	for b := int32(n) - 1; b >= 0; b-- {
@@ -133,6 +135,9 @@ func (c *Cache) GrowWindow(t *Table, n int) bool {
 func (c *Cache) allocateWindow() int32 {
 	w := &c.windows
 	if len(w.free) == 0 {
+		if w.kept[w.front] {
+			c.spillNow(WindowBlock, w.nodeOf[w.front], w.front)
+		}
 		c.loseWindow(w.front)
 		c.stats.windowEvictions.Add(1)
 	}
@@ -176,6 +181,7 @@ func (c *Cache) Slides(t *Table, position int) bool {
 func (c *Cache) dropWindow(b int32, keeps bool) {
 	w := &c.windows
 	w.refs[b]--
+	w.kept[b] = keeps
 	switch {
 	case w.refs[b] > 0:
 	case w.nodeOf[b] == none:

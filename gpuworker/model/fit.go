@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/arch"
@@ -65,7 +64,7 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if err != nil {
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
-	l.swap.share(&inst.Runner, price)
+	l.shareHost(inst, price)
 	if inst.Runner.WindowBlocks > 0 {
 		inst.window = p.window
 	}
@@ -307,57 +306,4 @@ func (p *planner) room(r engine.RunnerConfig, price engine.RunnerCost, asked boo
 		return 0
 	}
 	return int(min((p.free-taken)/max(price.BytesPerBlock, 1), maxBlocks))
-}
-
-// swapSpace shares the worker's host memory for preempted sequences among the models. It only
-// counts bytes; an engine allocates a block when it first writes to it. It is safe for concurrent
-// use.
-type swapSpace struct {
-	mu struct {
-		sync.Mutex
-		free uint64 // bytes not reserved by a model
-	}
-}
-
-// share sets how many host blocks, of both groups, and host states a model gets: at most as many as
-// its KV cache has blocks and as there are sequences, and at most the free bytes, half of them for
-// states, or for the window group. An engine without host blocks prices them at 0 bytes and gets
-// none.
-func (s *swapSpace) share(r *engine.RunnerConfig, price engine.RunnerCost) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	free := s.mu.free
-	if price.HostBytesPerState > 0 {
-		r.HostStates = int(min(uint64(r.MaxSequences), free/2/price.HostBytesPerState))
-		free -= uint64(r.HostStates) * price.HostBytesPerState
-	}
-	if price.HostBytesPerWindowBlock > 0 {
-		r.HostWindowBlocks = int(min(uint64(r.WindowBlocks), free/2/price.HostBytesPerWindowBlock))
-		free -= uint64(r.HostWindowBlocks) * price.HostBytesPerWindowBlock
-		if price.HostBytesPerBlock == 0 { // all layers are in the window group
-			r.HostBlocks = r.KVBlocks
-		}
-	}
-	if price.HostBytesPerBlock > 0 {
-		r.HostBlocks = int(min(uint64(r.KVBlocks), free/price.HostBytesPerBlock))
-	}
-}
-
-// reserve reserves the blocks and states of a runner and returns their bytes. Loads run one after
-// another, so the result of share is still valid. If the price rose since, reserve returns what is
-// free.
-func (s *swapSpace) reserve(r engine.RunnerConfig, price engine.RunnerCost) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	reserved := min(uint64(r.HostBlocks)*price.HostBytesPerBlock+uint64(r.HostWindowBlocks)*price.HostBytesPerWindowBlock+
-		uint64(r.HostStates)*price.HostBytesPerState, s.mu.free)
-	s.mu.free -= reserved
-	return reserved
-}
-
-// release returns reserved bytes.
-func (s *swapSpace) release(bytes uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.free += bytes
 }

@@ -60,6 +60,9 @@ type Instance struct {
 	hostBlock  uint64
 	hostWindow uint64
 	hostState  uint64
+	swap       hostPlaces              // of the runner's host memory, those of preempted sequences
+	tier       hostPlaces              // and those of the host tier of the prefix cache
+	hostRate   float64                 // measured, in bytes a second; 0: unknown
 	window     int                     // of the window group, in positions; 0: the runner has none
 	states     bool                    // layers carry one
 	grain      int                     // engine.RunnerCost.PrefillGrain

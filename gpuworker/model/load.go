@@ -46,7 +46,8 @@ type loader struct {
 	progress func(Progress)
 	logger   hclog.Logger
 	leaked   *atomic.Int64 // number of buffers that the device refuses to free
-	swap     *swapSpace
+	swap     *hostSpace
+	tier     *hostSpace
 }
 
 // load returns the model in service. If the load fails, it returns an instance only if the device
@@ -121,12 +122,12 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	inst.hostBlock, inst.hostState, inst.grain = price.HostBytesPerBlock, price.HostBytesPerState, price.PrefillGrain
 	inst.states = price.BytesPerState > 0
 	inst.hostWindow = price.HostBytesPerWindowBlock
-	reserved := l.swap.reserve(inst.Runner, price)
+	release := l.reserveHost(inst, price)
 	inst.resources.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
 			return err
 		}
-		l.swap.release(reserved)
+		release()
 		return nil
 	})
 	inst.cache = price.KVBytes + price.WorkspaceBytes
@@ -135,30 +136,17 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	if inst.Facts.WholeTexts {
 		n = inst.Context // no chunk bounds the steps of such a model
 	}
-	blocks := make([]int32, (n+inst.Runner.BlockSize-1)/inst.Runner.BlockSize)
-	for i := range blocks {
-		blocks[i] = int32(i)
-	}
-	step := engine.Step{
-		PreOps: []engine.PreOp{{SlotGeneration: 1, Params: &engine.SlotParams{
-			PromptLength: int32(n), TopP: 1, TypicalP: 1, RepetitionPenalty: 1,
-		}}},
-		Segments: []engine.Segment{{SlotGeneration: 1, Tokens: make([]int32, n), Blocks: blocks}},
-		Samples:  []engine.SampleRow{{TokenIndex: int32(n - 1), SlotGeneration: 1, Position: int32(n)}},
-	}
-	if inst.window > 0 {
-		step.Segments[0].WindowBlocks = blocks
-	}
 	begin := time.Now()
-	if err := inst.runner.Submit(&step); err != nil {
+	if _, err := inst.execute(inst.firstStep(n, 1)); errors.Is(err, batch.ErrBadLogits) {
+		return 0, fmt.Errorf("%w: %w in the first step: its weights hold numbers that cannot be computed with", arch.ErrInvalidModel, err)
+	} else if err != nil {
 		return 0, err
 	}
-	result, err := inst.runner.Wait(time.Minute)
-	if err == nil && result.Samples[0].Status != engine.RowOK {
-		err = fmt.Errorf("%w: %w in the first step: its weights hold numbers that cannot be computed with",
-			arch.ErrInvalidModel, batch.ErrBadLogits)
+	took = time.Since(begin)
+	if inst.tier.blocks > 0 {
+		inst.hostRate, err = inst.measureCopies()
 	}
-	return time.Since(begin), err
+	return took, err
 }
 
 // serve starts the step loop. took is the length of the first step.
@@ -167,7 +155,8 @@ func (l *loader) serve(inst *Instance, took time.Duration) {
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
 		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, WholeTexts: inst.Facts.WholeTexts,
 		BlockBytes: inst.hostBlock, Window: inst.window, WindowBlockBytes: inst.hostWindow, Grain: inst.grain,
-		States: inst.states, StateBytes: inst.hostState,
+		States: inst.states, StateBytes: inst.hostState, HostRate: inst.hostRate,
+		Tier: batch.Tier{Blocks: inst.tier.blocks, WindowBlocks: inst.tier.windows, States: inst.tier.states},
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

@@ -28,7 +28,8 @@ type Manager struct {
 	loadSlot *semaphore.Weighted // held by the one load that reads and uploads
 	refused  atomic.Uint64       // frees of model memory that the device refused
 	leaked   atomic.Int64        // leaked buffers of loads that are over
-	swap     swapSpace
+	swap     hostSpace
+	tier     hostSpace
 
 	loadedCount, failedCount atomic.Uint64 // loads that ended
 	unloadedCount            atomic.Uint64
@@ -48,6 +49,7 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 		cfg: cfg, device: device, catalog: newCatalog(cfg.Dir, device), logger: logger.Named("model"), loadSlot: semaphore.NewWeighted(1),
 	}
 	m.swap.mu.free = uint64(max(m.swapSpace(), 0))
+	m.tier.mu.free = uint64(max(cfg.HostCache, 0))
 	m.ctx, m.stop = context.WithCancelCause(context.Background())
 	m.mu.loads, m.mu.instances = map[string]*job{}, map[string]*Instance{}
 	m.work.Go(func() { m.watch(m.ctx) })
@@ -171,7 +173,7 @@ func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *
 	}
 	for {
 		l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
-			leaked: &m.leaked, swap: &m.swap}
+			leaked: &m.leaked, swap: &m.swap, tier: &m.tier}
 		inst, refused, err := l.load(ctx)
 		var short *FitError
 		if errors.As(err, &short) && m.makeRoom(ctx, short) {

@@ -41,6 +41,10 @@ type Config struct {
 	// gets at most the size of its KV cache, and at most what earlier models left. 0 =
 	// DefaultSwapSpace, negative = none.
 	SwapSpace int64
+	// HostCache is the host memory in bytes for the host tiers of all prefix caches together. A model
+	// gets at most tierTimes the size of its KV cache, and at most what earlier models left. 0 =
+	// none.
+	HostCache int64
 	// IdleUnload unloads a model that is not pinned after this time without requests. 0 = never.
 	IdleUnload time.Duration
 	// EvictIdle lets a load that does not fit unload models that are not pinned after this time

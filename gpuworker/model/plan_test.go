@@ -195,67 +195,6 @@ func TestFitErrorNamesStates(t *testing.T) {
 	require.NotContains(t, e.Error(), "states")
 }
 
-func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
-	s := &swapSpace{}
-	s.mu.free = 1000
-	blocks := func(n int, bytes uint64) int {
-		r := engine.RunnerConfig{KVBlocks: n, MaxSequences: 9}
-		s.share(&r, engine.RunnerCost{HostBytesPerBlock: bytes})
-		require.Zero(t, r.HostStates+r.HostWindowBlocks)
-		return r.HostBlocks
-	}
-	require.Equal(t, 0, blocks(5, 0), "an engine without it")
-	require.Equal(t, 5, blocks(5, 100), "no more than the cache")
-	require.Equal(t, 10, blocks(50, 100), "no more than there is")
-	price := engine.RunnerCost{HostBytesPerBlock: 100, HostBytesPerState: 60}
-	r := engine.RunnerConfig{KVBlocks: 50, MaxSequences: 4}
-	s.share(&r, price)
-	require.Equal(t, []int{7, 4}, []int{r.HostBlocks, r.HostStates}, "a state for each sequence")
-	r = engine.RunnerConfig{KVBlocks: 50, MaxSequences: 100}
-	s.share(&r, price)
-	require.Equal(t, []int{5, 8}, []int{r.HostBlocks, r.HostStates}, "half for states")
-	windows := engine.RunnerCost{HostBytesPerBlock: 20, HostBytesPerWindowBlock: 60}
-	r = engine.RunnerConfig{KVBlocks: 50, WindowBlocks: 40}
-	s.share(&r, windows)
-	require.Equal(t, []int{26, 8}, []int{r.HostBlocks, r.HostWindowBlocks}, "half for the window group")
-	r = engine.RunnerConfig{KVBlocks: 50, WindowBlocks: 5}
-	s.share(&r, engine.RunnerCost{HostBytesPerWindowBlock: 60})
-	require.Equal(t, []int{50, 5}, []int{r.HostBlocks, r.HostWindowBlocks}, "blocks without bytes")
-	require.Equal(t, uint64(4*60), s.reserve(engine.RunnerConfig{HostWindowBlocks: 4}, windows))
-	s.release(4 * 60)
-	first := s.reserve(engine.RunnerConfig{HostBlocks: 4, HostStates: 5}, price)
-	require.Equal(t, uint64(700), first)
-	require.Equal(t, 3, blocks(50, 100))
-	require.Equal(t, 0, blocks(50, 301))
-	rest := s.reserve(engine.RunnerConfig{HostBlocks: 4}, price)
-	require.Equal(t, uint64(300), rest)
-	s.release(first)
-	s.release(rest)
-	require.Equal(t, uint64(1000), s.mu.free)
-}
-
-func TestSwapSpaceComesBackWithItsModel(t *testing.T) {
-	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
-	require.NoError(t, err)
-	m := NewManager(Config{Dir: folder(t), VerifyInterval: -1, SwapSpace: 1 << 20}, device, hclog.NewNullLogger())
-	first, _, err := m.Load(t.Context(), "small", Options{KVTokens: 1024}, nil)
-	require.NoError(t, err)
-	price, err := first.model.RunnerCost(first.Runner)
-	require.NoError(t, err)
-	require.Equal(t, m.swap.mu.free+uint64(first.Runner.HostBlocks)*price.HostBytesPerBlock, uint64(1<<20))
-	if price.HostBytesPerBlock > 0 {
-		require.Positive(t, first.Runner.HostBlocks)
-	}
-	_, err = m.Unload(t.Context(), "small", false)
-	require.NoError(t, err)
-	require.Equal(t, uint64(1<<20), m.swap.mu.free)
-	_, _, err = m.Load(t.Context(), "truncated", Options{}, nil)
-	require.Error(t, err)
-	require.Equal(t, uint64(1<<20), m.swap.mu.free)
-	require.NoError(t, m.Close())
-	require.NoError(t, device.Close())
-}
-
 func TestAnObserverIsMadeForEachLoad(t *testing.T) {
 	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
 	require.NoError(t, err)

@@ -327,6 +327,19 @@ func (d *drawer) loop() {
 	s.cfg.StepTarget = pick(d.dice, 0, time.Microsecond, 200*time.Microsecond, time.Millisecond)
 	s.cfg.SharedTarget = pick(d.dice, 0, time.Microsecond, 100*time.Microsecond)
 	s.cfg.YieldAfter = pick(d.dice, time.Millisecond, 3*time.Millisecond)
+	d.tier()
+}
+
+// tier gives half of the loops a host tier of the prefix cache, in most of their host memory.
+func (d *drawer) tier() {
+	c := &d.s.cfg
+	share := func(n int) int { return n * 3 / 4 }
+	if d.in(2) {
+		c.LeastRecall = 1
+		c.Tier = batch.Tier{
+			Blocks: share(c.Runner.HostBlocks), WindowBlocks: share(c.Runner.HostWindowBlocks), States: share(c.Runner.HostStates),
+		}
+	}
 }
 
 // windows draws what a loop has of the window group: at least what one sequence needs.

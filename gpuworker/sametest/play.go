@@ -43,6 +43,7 @@ func play(s *scenario, runner engine.Runner, counts *Counts) ([][]answer, error)
 		return nil, fmt.Errorf("%w; the loop's figures: %+v", err, stats)
 	}
 	counts.Add(SawPreempted, stats.Preempted)
+	counts.Add(SawRecalled, stats.TierRecalls)
 	counts.Add(SawForced, stats.ForcedTokens)
 	counts.Add(SawCancelled, stats.Cancelled)
 	return got, nil

@@ -34,6 +34,7 @@ const (
 	SawPreempted  = "sequences that lost their place"
 	SawRecomputed = "sequences to be computed again"
 	SawSwapped    = "sequences to wait in host memory"
+	SawRecalled   = "sequences that begin with evicted blocks from host memory"
 	SawCached     = "prompt tokens from the prefix cache"
 	SawCancelled  = "sequences cancelled in the loop"
 	SawFreed      = "cancelled sequences whose place was free again"

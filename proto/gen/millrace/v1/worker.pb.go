@@ -472,10 +472,13 @@ type PrefixKeys struct {
 	ModelDigest string `protobuf:"bytes,2,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
 	// Whether every key sent before is void.
 	Reset_ bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
-	// Keys gained.
+	// Keys gained, and keys that moved between the device and host memory.
 	Added []uint64 `protobuf:"fixed64,4,rep,packed,name=added,proto3" json:"added,omitempty"`
 	// Keys lost.
-	Removed       []uint64 `protobuf:"fixed64,5,rep,packed,name=removed,proto3" json:"removed,omitempty"`
+	Removed []uint64 `protobuf:"fixed64,5,rep,packed,name=removed,proto3" json:"removed,omitempty"`
+	// Of added, those of which at least a part is in host memory alone: the worker copies it to the device first. The others are on the
+	// device.
+	Hosted        []uint64 `protobuf:"fixed64,6,rep,packed,name=hosted,proto3" json:"hosted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,6 +544,13 @@ func (x *PrefixKeys) GetAdded() []uint64 {
 func (x *PrefixKeys) GetRemoved() []uint64 {
 	if x != nil {
 		return x.Removed
+	}
+	return nil
+}
+
+func (x *PrefixKeys) GetHosted() []uint64 {
+	if x != nil {
+		return x.Hosted
 	}
 	return nil
 }
@@ -1957,14 +1967,15 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\theartbeat\x18\x05 \x01(\v2\x16.millrace.v1.HeartbeatH\x00R\theartbeat\x12:\n" +
 	"\vprefix_keys\x18\x06 \x01(\v2\x17.millrace.v1.PrefixKeysH\x00R\n" +
 	"prefixKeysB\a\n" +
-	"\x05event\"\x8b\x01\n" +
+	"\x05event\"\xa3\x01\n" +
 	"\n" +
 	"PrefixKeys\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12!\n" +
 	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12\x14\n" +
 	"\x05reset\x18\x03 \x01(\bR\x05reset\x12\x14\n" +
 	"\x05added\x18\x04 \x03(\x06R\x05added\x12\x18\n" +
-	"\aremoved\x18\x05 \x03(\x06R\aremoved\"\x90\x04\n" +
+	"\aremoved\x18\x05 \x03(\x06R\aremoved\x12\x16\n" +
+	"\x06hosted\x18\x06 \x03(\x06R\x06hosted\"\x90\x04\n" +
 	"\fWorkerReport\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x19\n" +

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { proctest.MainWithWorker(m, &workerBinary) }
 
 // startWorker starts the shipped worker on a simulated device with a model loaded, until the test
 // ends, and returns its service and its process id.
-func startWorker(t *testing.T, device string, sequences uint32) (*load.Service, int) {
+func startWorker(t *testing.T, device string, sequences uint32, flags ...string) (*load.Service, int) {
 	t.Helper()
 	rpctest.NoLeaks(t)
 	dir := t.TempDir()
@@ -46,7 +46,8 @@ func startWorker(t *testing.T, device string, sequences uint32) (*load.Service, 
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
 	address := "unix:" + filepath.Join(folder, "worker") // a free port may be taken before the worker listens on it
-	program, err := proc.Start(context.WithoutCancel(t.Context()), "worker", workerBinary, "--listen", address, "--device", device, "--models", dir)
+	program, err := proc.Start(context.WithoutCancel(t.Context()), "worker", workerBinary,
+		append(flags, "--listen", address, "--device", device, "--models", dir)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, program.Stop(45*time.Second)) })
 	conns, hangUp, err := load.Dial(address, 1)
@@ -97,6 +98,26 @@ func TestPrefixComputesSharedTokensOnce(t *testing.T) {
 	_, known = r.Figure("turn", "nothing")
 	require.False(t, known)
 	require.Contains(t, printed(t, r), "sooner with the cache")
+}
+
+func TestPrefixMeasuresEvictedPrompts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flags  []string
+		cached float64
+	}{"with a host cache": {[]string{"--host-cache", "64MiB"}, 3984}, "without": {nil, 0}} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := startWorker(t, "sim:step=1ms,prefill=20us,decode=0s", 16, tc.flags...)
+			r, err := s.Prefix(t.Context(), load.PrefixConfig{Calls: 1, Shared: 10, Own: 10, History: 4000, New: 20, Answer: 3, Repeat: 2, Evict: 6})
+			require.NoError(t, err)
+			require.InDelta(t, tc.cached, r.Evicted.Cached.Min, 0)
+			require.InDelta(t, tc.cached, r.Evicted.Cached.Max, 0)
+			if sooner, known := r.Figure("evicted", "sooner"); tc.cached > 0 {
+				require.True(t, known)
+				require.Greater(t, sooner, 2.0, "computing takes 80 ms")
+			}
+			require.Contains(t, printed(t, r), "a prompt of 4000 tokens again after 6 others")
+		})
+	}
 }
 
 func TestCancelLeavesNothing(t *testing.T) {

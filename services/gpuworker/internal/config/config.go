@@ -63,6 +63,7 @@ type Config struct {
 	StepTarget     time.Duration // 0: by device
 	MaxQueueTime   time.Duration // 0: as long as callers wait
 	SwapSpace      string        // bytes, or bytes with a unit; see Swap
+	HostCache      string        // bytes, or bytes with a unit; see Cache
 	VerifyInterval time.Duration
 	Vectors        Vectors
 	IdleUnload     time.Duration // 0: never
@@ -87,6 +88,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.DurationVar(&c.StepTarget, "step-target", 0, "target length of a step that computes prompts while other sequences decode and wait for it, and the longest that short prompts wait to share a step; 0: 40ms on a GPU, 250ms on a CPU")
 	f.DurationVar(&c.MaxQueueTime, "max-queue-time", defaultMaxQueueTime, "longest wait of a call at the worker for its first slot in a batch; then it is refused, unless its deadline comes first; 0: no limit")
 	f.StringVar(&c.SwapSpace, "swap-space", "", "host memory for the KV blocks of preempted sequences, of all models together: bytes, such as 8GiB; 0: they are computed again (default: 4GiB on a GPU, 0 on a CPU)")
+	f.StringVar(&c.HostCache, "host-cache", "", "host memory for prefixes that the device's cache evicts, of all models together: bytes, such as 64GiB; they come back by copies instead of being computed again. The memory is pinned, taken from the system 64 MiB at a time as prefixes are evicted, and given back when the model is unloaded; each evicted token is copied once, in the step that needs its place (default: none)")
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time between two checks of the loaded models' bytes on the device; 0: they are checked at load only")
 	f.DurationVar(&c.IdleUnload, "idle-unload", 0, "time without requests after which a model is unloaded, unless it is pinned or named by --load; 0: never")
 	f.DurationVar(&c.EvictIdle, "evict-idle", 0, "time without requests after which such a model may be unloaded to free memory for another, the least recently used first; models that do not fit together replace each other no more often than that; 0: never")
@@ -116,6 +118,9 @@ func (c *Config) Validate() error {
 	}
 	if _, err := parseSwap(c.SwapSpace); err != nil {
 		fail("--swap-space %q: %w", c.SwapSpace, err)
+	}
+	if _, err := parseSwap(c.HostCache); err != nil {
+		fail("--host-cache %q: %w", c.HostCache, err)
 	}
 	if c.MetricsAliases != "" && c.MetricsAliases != VLLM {
 		fail("--metrics-aliases %q: want vllm, or nothing", c.MetricsAliases)
@@ -158,6 +163,12 @@ func (c *Config) Swap() int64 {
 	return bytes
 }
 
+// Cache returns the host memory for evicted prefixes in bytes; 0 or less: none.
+func (c *Config) Cache() int64 {
+	bytes, _ := parseSwap(c.HostCache) // checked by Validate
+	return bytes
+}
+
 // ModelConfig returns the configuration of the models. observe may be nil.
 func (c *Config) ModelConfig(observe func(string) batch.Observer) model.Config {
 	verify := c.VerifyInterval
@@ -166,7 +177,7 @@ func (c *Config) ModelConfig(observe func(string) batch.Observer) model.Config {
 	}
 	return model.Config{
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
-		StepTarget: c.StepTarget, MaxQueueTime: c.MaxQueueTime, SwapSpace: c.Swap(), IdleUnload: c.IdleUnload, EvictIdle: c.EvictIdle,
+		StepTarget: c.StepTarget, MaxQueueTime: c.MaxQueueTime, SwapSpace: c.Swap(), HostCache: c.Cache(), IdleUnload: c.IdleUnload, EvictIdle: c.EvictIdle,
 		SamplingDefaults: c.Defaults == ModelFile, Observe: observe,
 	}
 }

@@ -31,10 +31,10 @@ func TestDefaultsAreValid(t *testing.T) {
 
 func TestValidateNamesEveryWrongFlag(t *testing.T) {
 	_, err := parse(t, "--threads=-1", "--max-sequences=-1", "--log-level=loud", "--memory-limit=much", "--models=/nowhere",
-		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--listen=a:1", "--metrics-listen=a:1",
+		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--host-cache=a", "--listen=a:1", "--metrics-listen=a:1",
 		"--metrics-aliases=tgi", "--pprof-listen=0.0.0.0:1", "--sampling-defaults=file")
 	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device", "--step-target",
-		"--swap-space", "--metrics-listen", "--metrics-aliases", "--pprof-listen", "--sampling-defaults"} {
+		"--swap-space", "--host-cache", "--metrics-listen", "--metrics-aliases", "--pprof-listen", "--sampling-defaults"} {
 		require.ErrorContains(t, err, flag)
 	}
 }
@@ -104,6 +104,17 @@ func TestSwapSpace(t *testing.T) {
 		_, err := parse(t, "--swap-space="+bad)
 		require.ErrorContains(t, err, "--swap-space", bad)
 	}
+}
+
+func TestHostCache(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "0": -1, "64GiB": 64 << 30} {
+		c, err := parse(t, "--host-cache="+text)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Cache(), text)
+		require.Equal(t, want, c.ModelConfig(nil).HostCache)
+	}
+	_, err := parse(t, "--host-cache=64GB")
+	require.ErrorContains(t, err, "--host-cache")
 }
 
 func TestCodebooksDefaultNextToModels(t *testing.T) {

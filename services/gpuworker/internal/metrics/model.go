@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/model"
@@ -8,7 +9,9 @@ import (
 )
 
 // modelReadings are read from each model that has a step loop.
-var modelReadings = []monitor.Reading[model.Status]{
+var modelReadings = slices.Concat(loopReadings, hostCacheReadings)
+
+var loopReadings = []monitor.Reading[model.Status]{
 	{Name: "millrace_running_sequences", Kind: monitor.Gauge, Help: "Sequences in the batch.",
 		Read: func(m model.Status) float64 { return float64(m.Steps.Running) }},
 	{Name: "millrace_waiting_sequences", Kind: monitor.Gauge, Help: "Sequences that wait for a slot or for KV blocks: the queue's depth.",

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/hex"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/batch"
@@ -10,7 +11,7 @@ import (
 	"github.com/millrace/millrace/services/internal/prefixhash"
 )
 
-// maxPrefixKeys bounds the keys of one message to 64 KiB. That is far below the limit of a stream,
+// maxPrefixKeys bounds the keys of one message to 64 KiB, and to 128 KiB if all are in host memory. That is far below the limit of a stream,
 // and short enough that a report which waits for it is not late.
 const maxPrefixKeys = 8192
 
@@ -38,8 +39,8 @@ type prefixCache struct {
 type prefixJournal interface {
 	// Prefixes returns the changes since a position, and the position to continue from; 0 is the
 	// beginning. If reset is true, the reader must discard the keys that it has: added is the whole
-	// cache.
-	Prefixes(since uint64) (next uint64, reset bool, added, removed []uint64)
+	// cache. hosted are those of added that are in host memory; both are sorted.
+	Prefixes(since uint64) (next uint64, reset bool, added, removed, hosted []uint64)
 }
 
 func prefixCachesOf(models *model.Manager) (all []prefixCache) {
@@ -81,22 +82,26 @@ func (p *prefixSubscription) changes(caches []prefixCache, reported func(name, d
 		if subscribed = subscribed && last.journal == c.journal; !subscribed {
 			last.next = 0
 		}
-		next, reset, added, removed := c.journal.Prefixes(last.next)
+		next, reset, added, removed, hosted := c.journal.Prefixes(last.next)
 		positions[c.name] = prefixPosition{c.journal, next}
-		all = append(all, prefixMessages(c, reset || !subscribed, added, removed)...)
+		all = append(all, prefixMessages(c, reset || !subscribed, added, removed, hosted)...)
 	}
 	p.positions = positions
 	return all
 }
 
 // prefixMessages returns the messages of one model's changes, and none if nothing changed.
-func prefixMessages(c prefixCache, reset bool, added, removed []uint64) (all []*pb.PrefixKeys) {
+func prefixMessages(c prefixCache, reset bool, added, removed, hosted []uint64) (all []*pb.PrefixKeys) {
 	for reset || len(added)+len(removed) > 0 {
 		m := &pb.PrefixKeys{Model: c.name, ModelDigest: c.digest, Reset_: reset}
 		n := min(len(removed), maxPrefixKeys)
 		m.Removed, removed = removed[:n], removed[n:]
 		n = min(len(added), maxPrefixKeys-n)
 		m.Added, added = added[:n], added[n:]
+		if n > 0 {
+			n, _ = slices.BinarySearch(hosted, m.Added[n-1]+1)
+			m.Hosted, hosted = hosted[:n], hosted[n:]
+		}
 		all, reset = append(all, m), false
 	}
 	return all

@@ -42,12 +42,12 @@ func (c *fakeCache) flip(key uint64) {
 	c.changes = append(c.changes, change)
 }
 
-func (c *fakeCache) Prefixes(since uint64) (at uint64, reset bool, added, removed []uint64) {
+func (c *fakeCache) Prefixes(since uint64) (at uint64, reset bool, added, removed, hosted []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at = uint64(len(c.changes))
 	if since > at || at-since > uint64(c.memory) {
-		return at, true, slices.Sorted(maps.Keys(c.keys)), nil
+		return at, true, slices.Sorted(maps.Keys(c.keys)), nil, nil
 	}
 	last := map[uint64]bool{}
 	for _, change := range c.changes[since:] {
@@ -64,7 +64,7 @@ func (c *fakeCache) Prefixes(since uint64) (at uint64, reset bool, added, remove
 			removed = append(removed, key)
 		}
 	}
-	return at, false, added, removed
+	return at, false, added, removed, nil
 }
 
 // apply applies a message to the keys of a scheduler.
@@ -110,6 +110,22 @@ func TestSchedulerHasTheCachedPrefixes(t *testing.T) {
 	}
 }
 
+func TestMessagesSayWhichPrefixesAreHosted(t *testing.T) {
+	added := make([]uint64, 2*maxPrefixKeys+5)
+	for i := range added {
+		added[i] = uint64(i)
+	}
+	hosted := []uint64{0, 5, maxPrefixKeys - 1, maxPrefixKeys, 2*maxPrefixKeys + 4}
+	var got [][]uint64
+	for _, m := range prefixMessages(prefixCache{name: "m"}, false, added, []uint64{1 << 40}, hosted) {
+		for _, key := range m.GetHosted() {
+			require.Contains(t, m.GetAdded(), key)
+		}
+		got = append(got, m.GetHosted())
+	}
+	require.Equal(t, hosted, slices.Concat(got...))
+}
+
 func TestMessagesOfPrefixesAreSmall(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reset          bool
@@ -135,7 +151,7 @@ func TestMessagesOfPrefixesAreSmall(t *testing.T) {
 			}
 			var got []int
 			var back, gone []uint64
-			for i, m := range prefixMessages(prefixCache{name: "m", digest: "d"}, tc.reset, added, removed) {
+			for i, m := range prefixMessages(prefixCache{name: "m", digest: "d"}, tc.reset, added, removed, nil) {
 				require.Equal(t, tc.reset && i == 0, m.GetReset_())
 				require.Equal(t, "m", m.GetModel())
 				require.Equal(t, "d", m.GetModelDigest())

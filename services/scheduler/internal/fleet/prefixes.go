@@ -44,7 +44,7 @@ func (p prefixes) apply(in *pb.PrefixKeys, report *pb.WorkerReport, index *route
 		}
 		p[name] = modelPrefixes{digest, keys}
 	}
-	keys.Change(in.GetAdded(), in.GetRemoved())
+	keys.Change(in.GetAdded(), in.GetRemoved(), in.GetHosted()...)
 	return p, changed
 }
 

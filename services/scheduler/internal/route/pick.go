@@ -162,6 +162,14 @@ func (w *work) lookUpPrefixes() {
 	}
 }
 
+// hosted is how many of an entry's cached tokens it has in host memory alone.
+func (w *work) hosted(entry int32) int64 {
+	if w.cached[entry] == 0 {
+		return 0
+	}
+	return w.pool.entries[entry].model.Prefixes.Hosted(w.request.Keys, w.cached[entry])
+}
+
 // score reduces candidates to those with the best fit, sets their costs and returns that fit.
 func (w *work) score() (best fit) {
 	best = fitFull
@@ -175,7 +183,7 @@ func (w *work) score() (best fit) {
 		if f < best {
 			best, kept, w.costs = f, kept[:0], w.costs[:0]
 		}
-		kept, w.costs = append(kept, i), append(w.costs, e.cost(&w.request, w.cached[i]))
+		kept, w.costs = append(kept, i), append(w.costs, e.cost(&w.request, w.cached[i], w.hosted(i)))
 	}
 	w.candidates = kept
 	return best

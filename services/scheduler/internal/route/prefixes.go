@@ -1,6 +1,9 @@
 package route
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 const (
 	// MaxPrefixes bounds the keys of one model on one worker: several times as many as the cache of
@@ -21,9 +24,12 @@ type Prefixes struct {
 	number int // as a member of index; -1: none
 	onDrop func()
 
+	hostedKeys atomic.Int64 // len(mu.hosted)
+
 	mu struct {
 		sync.RWMutex
 		reported map[uint64]struct{}
+		hosted   map[uint64]struct{} // of reported, those in host memory
 		expected map[uint64]struct{} // disjoint from reported
 		order    []uint64            // a ring of expected keys, by age; it may contain removed ones
 		next     int                 // the oldest in order
@@ -36,12 +42,20 @@ func newPrefixes(x *Index, onDrop func()) *Prefixes {
 	return &Prefixes{index: x, number: x.join(), onDrop: onDrop}
 }
 
-// Change removes keys and then adds keys, as the worker reports.
-func (p *Prefixes) Change(added, removed []uint64) {
+// Change removes keys and then adds keys, as the worker reports. hosted are those of added that it
+// must copy from host memory; added ones that it had there are on the device now.
+func (p *Prefixes) Change(added, removed []uint64, hosted ...uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.dropped {
 		return
+	}
+	defer func() { p.hostedKeys.Store(int64(len(p.mu.hosted))) }()
+	defer p.hostLocked(hosted)
+	for _, keys := range [][]uint64{removed, added} {
+		for _, key := range keys {
+			delete(p.mu.hosted, key)
+		}
 	}
 	for _, key := range removed {
 		if _, found := p.mu.reported[key]; found {
@@ -67,6 +81,43 @@ func (p *Prefixes) Change(added, removed []uint64) {
 		}
 		p.mu.reported[key] = struct{}{}
 	}
+}
+
+// hostLocked records that reported keys are in host memory.
+func (p *Prefixes) hostLocked(keys []uint64) {
+	for _, key := range keys {
+		if _, found := p.mu.reported[key]; !found {
+			continue
+		}
+		if p.mu.hosted == nil {
+			p.mu.hosted = map[uint64]struct{}{}
+		}
+		p.mu.hosted[key] = struct{}{}
+	}
+}
+
+// Hosted returns how many of the first `cached` tokens of a request the worker must copy from host
+// memory. Its device evicts the ends of prefixes first, so these are the last ones. keys are in
+// order, the shortest first.
+func (p *Prefixes) Hosted(keys []Key, cached int64) int64 {
+	if p == nil || p.hostedKeys.Load() == 0 {
+		return 0
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	end := int64(0)
+	for i := len(keys) - 1; i >= 0; i-- {
+		k := keys[i]
+		if k.Tokens > cached {
+			continue
+		}
+		if _, hosted := p.mu.hosted[k.Key]; hosted {
+			end = max(end, k.Tokens)
+		} else if _, found := p.mu.reported[k.Key]; found {
+			return max(end-k.Tokens, 0)
+		}
+	}
+	return end
 }
 
 // Expect adds keys that the worker will have, because it was given a request with that prompt.
@@ -139,7 +190,8 @@ func (p *Prefixes) Drop() {
 	for key := range p.mu.expected {
 		p.removeFromIndex(key)
 	}
-	p.mu.reported, p.mu.expected, p.mu.order = nil, nil, nil
+	p.mu.reported, p.mu.hosted, p.mu.expected, p.mu.order = nil, nil, nil, nil
+	p.hostedKeys.Store(0)
 	if p.index != nil && p.number >= 0 {
 		p.index.leave(p.number)
 	}

@@ -30,6 +30,61 @@ func TestLongestFindsTheLongestPrefix(t *testing.T) {
 	require.Zero(t, (*Prefixes)(nil).Len())
 }
 
+func TestHostedCountsTokensInHostMemory(t *testing.T) {
+	keys := []Key{{Key: 1, Tokens: 100}, {Key: 2, Tokens: 200}, {Key: 3, Tokens: 300}, {Key: 4, Tokens: 400}}
+	p := &Prefixes{}
+	p.Change([]uint64{1, 2, 3, 4}, nil, 3, 4, 99)
+	require.EqualValues(t, 200, p.Hosted(keys, 400), "those after the second")
+	require.EqualValues(t, 100, p.Hosted(keys, 300))
+	require.Zero(t, p.Hosted(keys, 200), "these are on the device")
+	require.Zero(t, p.Hosted(nil, 400))
+	require.Zero(t, (*Prefixes)(nil).Hosted(keys, 400))
+	p.Change([]uint64{1, 2, 3}, nil, 1, 2, 3)
+	require.EqualValues(t, 400, p.Hosted(keys, 400), "all moved there")
+	p.Change([]uint64{1, 2, 3, 4}, nil)
+	require.Zero(t, p.Hosted(keys, 400), "all came back")
+	p.Change([]uint64{4}, nil, 4)
+	p.Change(nil, []uint64{4})
+	require.Zero(t, p.Hosted(keys, 400), "it is gone")
+	require.EqualValues(t, 3, p.Len())
+	p.Change([]uint64{3}, nil, 3)
+	p.Drop()
+	require.Zero(t, p.Hosted(keys, 400))
+}
+
+func TestPickPrefersPrefixesOnTheDevice(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hosted [2]bool // by worker: whether it has the prefix in host memory
+		want   int
+	}{
+		"the first has it on the device":  {[2]bool{false, true}, 0},
+		"the second has it on the device": {[2]bool{true, false}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			indexes := &Indexes{}
+			workers := make([]Worker, 2)
+			for i := range workers {
+				p := indexes.Prefixes("m", "d")
+				hosted := []uint64{7}
+				if !tc.hosted[i] {
+					hosted = nil
+				}
+				p.Change([]uint64{7}, nil, hosted...)
+				workers[i] = Worker{
+					ID: string(rune('a' + i)), Connected: true, State: Ready, Load: &Load{},
+					Models: []Model{{Name: "m", Digest: "d", Ready: true, MaxSequences: 16, Prefixes: p}},
+				}
+			}
+			s := NewSnapshot(true, workers)
+			for range 20 {
+				c, err := Pick(&s, Request{Model: "m", Prompt: 8000, Keys: []Key{{Key: 7, Tokens: 8000}}})
+				require.NoError(t, err)
+				require.Equal(t, tc.want, c.Index)
+			}
+		})
+	}
+}
+
 func TestPrefixesAreBounded(t *testing.T) {
 	p := &Prefixes{}
 	keys := make([]uint64, MaxPrefixes+10)

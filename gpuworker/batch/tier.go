@@ -1,0 +1,144 @@
+package batch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/kvcache"
+)
+
+// The host tier of the prefix cache (Config.Tier) has blocks and states that the device evicted, in
+// host memory. Their copies are moves of steps, as those of swapped sequences are, so that no
+// sequence waits for them alone: a copy out goes with the step that overwrites the block, and
+// copies in go with the first step of the sequence that starts with them.
+//
+// A move of the tier may outlive the sequence for which it was planned, because the cache counts on
+// it from then on. So moves stay in the plan until a step is accepted, and only copies out that the
+// engine has no memory for are taken back (cancelTierOuts).
+
+// Tier sizes the host tier. Its blocks, window blocks and states are the last ones of
+// Runner.HostBlocks, Runner.HostWindowBlocks and Runner.HostStates. The zero value has no tier.
+type Tier struct{ Blocks, WindowBlocks, States int }
+
+// usualRecall is how many tokens a sequence must save by copies from host memory. Fewer are
+// computed: the fixed cost of a step with copies is then as large.
+const usualRecall = 64
+
+// tierMove adds a copy of the tier to the next step.
+func (l *Loop) tierMove(m kvcache.Copy) {
+	op := engine.PreOp{Kind: engine.BlockOut, Src: m.Src, Dst: m.Dst, Window: m.Kind == kvcache.WindowBlock}
+	switch {
+	case m.Kind == kvcache.State && m.In:
+		op.Kind = engine.StateIn
+	case m.Kind == kvcache.State:
+		op.Kind = engine.StateOut
+	case m.In:
+		op.Kind = engine.BlockIn
+	}
+	l.plan.moves = append(l.plan.moves, op)
+}
+
+// roomForOuts reports whether the next step can have another copy out to the tier. These take half
+// of a step's moves at most. Copies in must fit into the other half (recallFits, canSwapIn), because
+// the copies out that make room for them are planned after that is checked.
+func (l *Loop) roomForOuts() bool { return l.movable(l.mostMoves()/2 + 1) }
+
+// recall extends the table that a match found for s by what the host tier has, if copying that
+// takes less time than computing it. ids are those that the match was given.
+func (l *Loop) recall(s *sequence, t *kvcache.Table, ids []int32) {
+	size := l.cfg.Runner.BlockSize
+	if l.cfg.Tier.Blocks == 0 || s.swap != nil && t.Shared >= s.swap.first {
+		return // its own copy goes further
+	}
+	more, ok := l.cache.Longer(t, s.root(), ids)
+	if !ok || !l.recallPays(more, more.Tokens-t.Shared*size) || !l.recallFits(s, t, more) {
+		return
+	}
+	state, ok := l.cache.Recall(t, more)
+	if !ok {
+		return
+	}
+	if l.cfg.States {
+		l.dropState(s.state)
+		s.state, s.lastState = state, more.Tokens
+	}
+	if s.left <= more.Tokens {
+		s.left = 0 // nothing went on beyond where s starts
+	}
+}
+
+// recallPays reports whether copies from host memory take less time than computing tokens.
+func (l *Loop) recallPays(more kvcache.Longer, tokens int) bool {
+	if tokens < l.cfg.LeastRecall || !l.prefill.known() {
+		return false
+	}
+	return l.duration(more.Blocks, more.WindowBlocks, more.States) < l.prefill.duration(tokens)
+}
+
+// recallFits reports whether s gets a slot once it has recalled its prefix, so that nothing is
+// copied in vain, and whether the next step has room for the copies: each block that comes in may
+// send one out.
+func (l *Loop) recallFits(s *sequence, t *kvcache.Table, more kvcache.Longer) bool {
+	size := l.cfg.Runner.BlockSize
+	need, windows := l.cache.BlocksFor(len(s.tokens))-len(t.Blocks), 0
+	if l.cfg.Window > 0 {
+		windows = l.cache.BlocksFor(l.windowEnd(s, more.Tokens)) - engine.FirstWindowBlock(more.Tokens, l.cfg.Window, size)
+	}
+	if len(l.running) > 0 {
+		need++
+		windows += min(windows, 1)
+	}
+	return need <= l.cache.Free() && windows <= l.cache.FreeWindow() && l.movable(2*(more.Blocks+more.WindowBlocks+more.States)+1)
+}
+
+// cancelTierOuts takes back the copies out to the tier that no accepted step has, and reports
+// whether there were any.
+func (l *Loop) cancelTierOuts() bool {
+	kinds := map[engine.PreOpKind]kvcache.Kind{engine.BlockOut: kvcache.Block, engine.StateOut: kvcache.State}
+	l.plan.moves = slices.DeleteFunc(l.plan.moves, func(m engine.PreOp) bool {
+		kind, out := kinds[m.Kind]
+		if m.Window {
+			kind = kvcache.WindowBlock
+		}
+		return out && l.cache.Refuses(kind, m.Dst)
+	})
+	return l.cache.CopiesRefused()
+}
+
+// tierStats sets what Stats reports of the tier.
+func (l *Loop) tierStats(s *Stats) {
+	bytes := func(blocks, windows, states uint64) uint64 {
+		return blocks*l.cfg.BlockBytes + windows*l.cfg.WindowBlockBytes + states*l.cfg.StateBytes
+	}
+	used, total, did := l.cache.TierUsed(), l.cfg.Tier, l.cache.Stats().Tier
+	s.TierBlocks, s.TotalTierBlocks = used.Blocks, total.Blocks
+	s.TierBytes = bytes(uint64(used.Blocks), uint64(used.WindowBlocks), uint64(used.States))
+	s.TotalTierBytes = bytes(uint64(total.Blocks), uint64(total.WindowBlocks), uint64(total.States))
+	s.TierOutBytes = bytes(did.Out[kvcache.Block], did.Out[kvcache.WindowBlock], did.Out[kvcache.State])
+	s.TierInBytes = bytes(did.In[kvcache.Block], did.In[kvcache.WindowBlock], did.In[kvcache.State])
+	s.TierRecalls, s.TierTokens, s.TierEvictions = did.Recalls, did.Tokens, did.Evictions
+}
+
+// copying is how long the moves of a step take at the rate of copies; 0 without a tier, for which
+// that rate is measured.
+func (l *Loop) copying(moves []engine.PreOp) time.Duration {
+	if l.cfg.Tier.Blocks == 0 {
+		return 0
+	}
+	blocks, windows, states := 0, 0, 0
+	for i := range moves {
+		switch moves[i].Kind {
+		case engine.StateOut, engine.StateIn:
+			states++
+		case engine.BlockOut, engine.BlockIn:
+			if moves[i].Window {
+				windows++
+			} else {
+				blocks++
+			}
+		case engine.SlotSet, engine.BlockCopy:
+		}
+	}
+	return l.duration(blocks, windows, states)
+}
