@@ -1,5 +1,6 @@
 // Every kernel that a GEMM's size may select gives the bits that a token gets alone, also if a block processes several
 // tiles.
+#include "kernels/elementwise.h"
 #include "kernels/gemm/input_sums.h"
 #include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/prefill_wgmma.h"
@@ -140,25 +141,30 @@ class Tiles : public testing::TestWithParam<int32_t> {
     }
   }
 
-  // A chain of GEMMs, each of the result of the one before, launched as programmatic dependents: weights may be loaded
-  // before the GEMM ahead has ended, tokens may not. The weight is square, so that outputs are tokens.
+  // A chain of GEMMs, each of the rounded result of the one before, launched as programmatic dependents: weights may be loaded
+  // before the kernel ahead has ended, tokens may not. The weight is square, so that outputs are tokens.
   template <class Launch>
   void expect_to_wait(Launch&& launch) {
     constexpr int32_t kLinks = 6;
-    const int64_t rows = args_.targets[0].weight.rows;
+    const int64_t rows = args_.targets[0].weight.rows, count = rows * args_.tokens;
     cudaStream_t stream;
     ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
     std::vector<uint16_t> last[2];
     for (const bool dependent : {false, true}) {
-      std::vector<std::unique_ptr<Guarded>> links;
-      for (int32_t i = 0; i < kLinks; ++i) links.push_back(std::make_unique<Guarded>(static_cast<size_t>(rows * args_.tokens) * 2));
+      std::vector<std::unique_ptr<Guarded>> sums, links;
+      for (int32_t i = 0; i < kLinks; ++i) {
+        sums.push_back(std::make_unique<Guarded>(static_cast<size_t>(count) * 4));
+        links.push_back(std::make_unique<Guarded>(static_cast<size_t>(count) * 2));
+      }
+      const Stream on{stream, dependent};
       GemmArgs a = args_;
       a.x_scale = 0x1p-4f;  // numbers neither vanish nor exceed f16
-      for (const auto& out : links) {
-        a.targets[0].out = out->data();
+      for (size_t i = 0; i < kLinks; ++i) {
+        a.targets[0].out = sums[i]->data();
         a.targets[0].out_stride = rows;
-        ASSERT_EQ(launch(a, Stream{stream, dependent}), cudaSuccess);
-        a.x = out->data();
+        ASSERT_EQ(launch(a, on), cudaSuccess);
+        ASSERT_EQ(launch_to_act({sums[i]->as<float>(), links[i]->data(), args_.act, count}, on), cudaSuccess);
+        a.x = links[i]->data();
       }
       ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
       last[dependent] = links.back()->read<uint16_t>();
