@@ -48,7 +48,7 @@ struct PlanExpertsArgs {
   const int32_t* ids;  // (pairs), ascending and different in each row; outside [0, experts) the pair is not listed
   int32_t pairs, experts, tile;
   ExpertPlan plan;
-  ExpertBytes bytes;  // of the experts that have pairs
+  ExpertBytes bytes{};  // of the experts that have pairs
 };
 cudaError_t launch_plan_experts(const PlanExpertsArgs& args, const Stream& on);
 

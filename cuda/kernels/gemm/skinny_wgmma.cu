@@ -37,7 +37,7 @@ SkinnyRun run_of(int32_t form, int32_t device, const GemmArgs& args, int32_t fir
   const int64_t items = int64_t{tiles} * token_tiles, rounds = (items + skinny.clusters - 1) / skinny.clusters;
   const RoundKernel kernel = form == kSkinnySingle ? RoundKernel::kSkinnySingle : RoundKernel::kSkinny;
   const bool pair = args.epilogue == Epilogue::kSwiGLU;
-  return {form, token_tiles, items, rounds, rounds * round_times(device).at(args.targets[first].weight.type, pair, kernel)};
+  return {form, token_tiles, items, rounds, rounds * kRoundTimes.at(args.targets[first].weight.type, pair, kernel)};
 }
 
 SkinnyRun choose(int32_t device, const GemmArgs& args, int32_t first, int32_t tiles) {
@@ -67,10 +67,6 @@ bool skinny_wgmma_available(int32_t device, int32_t type, Act act) {
 
 int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
   return choose(device, args, first, wgmma_params(args, first, last, kSkinnyPanels).tiles).time;
-}
-
-int32_t skinny_wgmma_clusters(int32_t device, int32_t type, Act act, int32_t form) {
-  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][form].clusters;
 }
 
 cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
@@ -105,7 +101,6 @@ bool skinny_wgmma_available(int32_t, int32_t, Act) { return false; }
 int64_t skinny_wgmma_time(int32_t, const GemmArgs&, int32_t, int32_t) { return INT64_MAX; }
 cudaError_t launch_skinny_wgmma(int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 cudaError_t launch_skinny_wgmma_as(int32_t, int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
-int32_t skinny_wgmma_clusters(int32_t, int32_t, Act, int32_t) { return 0; }
 
 #endif
 
