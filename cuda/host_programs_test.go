@@ -251,7 +251,7 @@ func TestEmulatedExpertsAreChosenAsInFloat64(t *testing.T) {
 		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
 		"tests/emulated/experts/device.cpp", "kernels/gemm/weight.cpp", "-x", "c++", "kernels/experts/router.cu", "kernels/experts/route.cu",
 		"kernels/experts/plan.cu", "kernels/experts/choose.cu", "kernels/experts/combine.cu", "kernels/norm.cu",
-		"tests/experts_route_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+		"tests/experts_route_test.cu", "tests/experts_combine_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
 	out, err := exec.Command(program).CombinedOutput()
 	require.NoError(t, err, string(out))
 }

@@ -61,7 +61,7 @@ sanitizer() {
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
   # Other head widths run the kernel of a wider head, padded with zeros, so racecheck, which is slow, tests the compiled
   # widths only. It also skips prompts around every cut of keys and every tile, which run the same kernels many more times.
-  for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv experts_route; do
+  for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv experts_route experts_combine; do
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done

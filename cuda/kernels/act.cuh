@@ -73,13 +73,6 @@ __device__ __forceinline__ float act_f32(Act act, uint16_t bits) {
   return act == Act::kF16 ? f16 : bf16;
 }
 
-// Loads an element as f32, whatever its type.
-__device__ __forceinline__ float load_f32(const float* p) { return *p; }
-template <class T>
-__device__ __forceinline__ float load_f32(const T* p) {
-  return ActOps<T>::to(*p);
-}
-
 // Sums over a warp; every lane gets the result. The order is fixed: partner lanes at distance 16, 8, 4, 2, 1.
 __device__ __forceinline__ float warp_sum(float x) {
   for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);

@@ -30,8 +30,8 @@ int32_t gathers_of(const Description& desc, int32_t layer, const Rank& rank, int
 }  // namespace
 
 Forward::Forward(const std::shared_ptr<const Model>& model, const mr_runner_config& config, const Sizes& sizes)
-    : desc_(model->desc()), hidden_stride_(sizes.hidden_stride), vocab_stride_(sizes.vocab_stride), heads_stride_(sizes.heads_stride), logit_rows_(sizes.logit_rows),
-      states_(sizes.state_floats != 0) {
+    : desc_(model->desc()), hidden_stride_(sizes.hidden_stride), vocab_stride_(sizes.vocab_stride), heads_stride_(sizes.heads_stride),
+      logit_rows_(sizes.logit_rows), states_(sizes.state_floats != 0) {
   for (int32_t r = 0; r < model->ranks(); ++r) ranks_.push_back(std::make_unique<Rank>(model, r, config, sizes));
   if (ranks() == 1) return;
   for (int32_t i = 0; i < desc_.layer_count(); ++i) layer_gathers_ += gathers_of(desc_, i, rank(0), sizes.tokens);

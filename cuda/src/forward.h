@@ -92,7 +92,7 @@ class Forward {
   };
   template <class Base, class Part>
   void gather(const Gather& what, const Lanes& on, Base base, Part part);
-  // Of rows [first, first + rows) of the residual stream, or of what a branch leaves for its end.
+  // Of rows [first, first + rows) of the residual stream, or of space().branch.
   void gather_hidden(bool branch, int32_t first, int32_t rows, int32_t index, const Lanes& on);
   void gather_logits(int32_t rows, int32_t index, int32_t place, const Lanes& on);
   // Each returns the index of the gather after its own.

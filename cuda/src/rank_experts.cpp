@@ -2,7 +2,7 @@
 // memory of what their experts return and changes no bit.
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <initializer_list>
 
 #include "kernels/elementwise.h"
 #include "kernels/experts/choose.h"

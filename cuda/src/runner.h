@@ -11,8 +11,8 @@
 //     +-- decode rows alone, and a captured graph is large enough -->  graphs: one launch
 //     +-- otherwise  ----------------------------------------------->  forward: a launch for each kernel
 //     |
-//   queue       rank           the kernels on one GPU: attend *  project *  feed_forward *  project_down *  for every layer,
-//     |                        then head *  sample  for a few rows of logits at a time
+//   queue       rank           the kernels on one GPU: mix_tokens *  project *  feed_forward *  project_down *  for every layer, or
+//     |                        gate_experts *  project_experts *; then head *  sample  for a few rows of logits at a time
 //     |         forward        at each * the GPUs that hold a model together exchange their parts of the rows (gather)
 //     |
 //   end         step_queue     copies the results of the first GPU to pinned memory and records the end events

@@ -31,7 +31,8 @@ class Shard {
   static uint64_t resident_size(const mr_tensor_desc& tensor, int32_t rank, int32_t ranks);
 
   // Packs its part of a tensor whose file bytes lie at `file` in the memory of any of the devices: of a stack, its rows of each member
-  // one after another. The file bytes are free when it returns, or throws. Tensors are numbered as they come; forget gives those from `count` on back.
+  // one after another. The file bytes are free when it returns, or throws. Tensors are numbered as they come; forget gives those from
+  // `count` on back.
   void bind(const mr_tensor_desc& tensor, const uint8_t* file);
   void forget(size_t count);
   void check_places() const;  // throws INTERNAL naming a tensor that does not lie in this device's memory

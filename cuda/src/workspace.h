@@ -111,7 +111,7 @@ struct ExpertSpace {
   std::vector<ActRows> shared_ffn;  // by layer: (rows, stride) act
   float* shared;     // (rows, hidden_stride)
   float* sums;       // (2 * rows, hidden_stride) of several ranks where a branch reads whole rows of sums (kinds.h), else null: over the
-                     // rows' experts, and from the row after the last of those on, of the shared expert
+                     // rows' experts, and after these rows, of the shared expert
   uint64_t* bytes;   // (1) of the experts that the step has read
   int32_t* read;     // (experts): ExpertBytes::read
 };

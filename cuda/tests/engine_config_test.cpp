@@ -75,17 +75,7 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   });
 }
 
-TEST_F(Config, RefusesMixturesOnSeveralDevicesByName) {
-  Description desc = description_of(desc_of(4, 2, 64));
-  desc.layers[1].mlp.kind = MR_MLP_EXPERTS;
-  desc.layers[1].experts.count = desc.layers[1].experts.used = 4;
-  EXPECT_EQ(refusal_of([&] { check_description(desc, 1, 99 << 10); }).code, MR_OK);
-  const Refusal several = refusal_of([&] { check_description(desc, 2, 99 << 10); });
-  EXPECT_EQ(several.code, MR_UNIMPLEMENTED);
-  EXPECT_NE(several.message.find("layer 1 has a mixture of experts"), std::string::npos) << several.message;
-}
-
-TEST_F(Config, RefusesStatesAndGatesOnSeveralDevicesByName) {
+TEST_F(Config, RefusesStatesOnSeveralDevicesByName) {
   const auto refused = [](const char* name, auto change) {
     Description desc = description_of(desc_of(4, 2, 64));
     change(desc.layers[1].mixer);
@@ -100,7 +90,6 @@ TEST_F(Config, RefusesStatesAndGatesOnSeveralDevicesByName) {
     m.kind = MR_MIX_CONV;
     m.heads = m.kv_heads = m.value_dim = 0;
   });
-  refused("attention with an output gate", [](mr_mixer_desc& m) { m.flags |= MR_MIX_OUT_GATE; });
 }
 
 TEST_F(Config, RefusesRoutersOfTypesWithoutKernelsByName) {

@@ -38,7 +38,7 @@ TEST_P(ExpertsAmong, GiveTheBitsOfOneGpu) {
   }
 }
 
-// Proves that the comparison sees every share: a changed bit of either changes what is computed, and the digest.
+// Proves that the comparison sees every share: a changed bit of either changes the results, and the digest.
 TEST_P(ExpertsAmong, ComputeWithEveryShare) {
   const auto all = open_together(GetParam());
   const Description desc = mixture_of(ranks(), experts_of(4, 4, MR_EXPERTS_RENORM | MR_EXPERTS_BIAS, 16 * ranks()), 16 * ranks());

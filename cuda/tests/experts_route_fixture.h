@@ -6,7 +6,6 @@
 
 #include "kernel_fixture.h"
 #include "kernels/experts/choose.h"
-#include "kernels/experts/combine.h"
 #include "kernels/experts/plan.h"
 #include "kernels/experts/route.h"
 #include "kernels/gemm/packed_access.cuh"

@@ -295,7 +295,7 @@ struct ManyWgmmaBlock {
     typename GroupedEpilogue<A>::RowBiases bias[2];
 #pragma unroll
     for (int32_t r = 0; r < 2; ++r) bias[r] = epilogue.biases(target(r), tile.expert, panel_of(item, warp * 2 + r));
-    // 32 pairs at a time, and what is left moves to the beginning: unrolled for all pairs, the code is 100 KiB.
+    // 32 pairs at a time, and the remaining sums move to the beginning: unrolled for all pairs, the code is 100 KiB.
 #pragma unroll 1
     for (int32_t left = tile.count; left > 0; left -= 32) {
 #pragma unroll

@@ -171,7 +171,7 @@ int32_t few(int32_t type) {
 }
 
 // Returns whether the prefill class's kernels compute targets [first, last) on a device with wgmma. The class of the row
-// decides, whatever else is in the batch, because a row's bits must not depend on its company. A build with MR_FREE_SPLITS
+// decides, and not the rest of the batch, because a row's bits must not depend on its company. A build with MR_FREE_SPLITS
 // instead takes the kernel and the K partitions that are expected to be faster for the number of tokens, so its answers depend
 // on the batch. It exists to measure what batch invariance costs, and to prove that the tests detect its absence.
 bool by_prefill(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {

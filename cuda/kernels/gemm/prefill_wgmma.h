@@ -43,7 +43,7 @@ struct WgmmaKernel {
   const void* function;
   int32_t shared_bytes, threads, tokens;  // tokens of a tile
   int32_t rows = 0;                       // of a tile, if kernels of the family differ in it
-  int32_t out_box[2] = {};                // tokens of a TMA box of results, and of those of a pair
+  int32_t out_box[2] = {};                // tokens of a TMA box of results, and of a pair's results
 };
 
 // PrefillForm is the shape of a tile. Tiles of 64 rows are for prompts too short to give every SM a tile of 128 rows.

@@ -23,8 +23,9 @@ struct RoundTimes {
   }
 };
 
-// Measured on one H200 with 4 096 columns. Rows and tokens bound float tiles; a skinny round of quantised weights takes about a third
+// Of kRoundCols columns, measured on one H200. Rows and tokens bound float tiles; a skinny round of quantised weights takes about a third
 // of one of 128 rows. A pair of whole K takes longer than one weight.
+constexpr int32_t kRoundCols = 4096;
 constexpr RoundTimes kRoundTimes = {{{{9'150, 13'725, 18'300, 18'300}, {9'150, 13'725, 18'300, 18'300}},
                                      {{6'314, 9'471, 18'300, 31'470}, {6'006, 9'009, 18'300, 35'660}},
                                      {{6'314, 9'471, 18'300, 31'470}, {6'006, 9'009, 18'300, 35'660}}}};

@@ -70,14 +70,9 @@ int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, i
 }
 
 cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const int32_t form = choose(device, args, first, wgmma_params(args, first, last, kSkinnyPanels).tiles).form;
-  return launch_skinny_wgmma_as(form, device, args, first, last, on);
-}
-
-cudaError_t launch_skinny_wgmma_as(int32_t form, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
   WgmmaParams p = wgmma_params(args, first, last, kSkinnyPanels);
-  const SkinnyRun run = run_of(form, device, args, first, p.tiles);
-  const PreparedClusters& skinny = prepared_of(form, device, args, first);
+  const SkinnyRun run = choose(device, args, first, p.tiles);
+  const PreparedClusters& skinny = prepared_of(run.form, device, args, first);
   if (run.rounds == 0) return cudaErrorNotSupported;
   if (run.items > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.token_tiles = run.token_tiles;
@@ -85,7 +80,7 @@ cudaError_t launch_skinny_wgmma_as(int32_t form, int32_t device, const GemmArgs&
   p.item_stride = std::min(p.items, skinny.clusters);
   SkinnyMaps maps{};
   cudaError_t error = map_tokens(args, skinny.kernel.tokens, &maps.tokens);
-  if (error == cudaSuccess && form == kSkinnyWithSums) {
+  if (error == cudaSuccess && run.form == kSkinnyWithSums) {
     const int32_t cols = static_cast<int32_t>(args.targets[first].weight.cols);
     if (!args.summed) error = launch_input_sums({args.x, args.x_stride, args.tokens, cols, args.input_sums}, on);
     if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, skinny.kernel.tokens, &maps.input_sums);
@@ -100,7 +95,6 @@ cudaError_t prepare_skinny_wgmma(int32_t) { return cudaSuccess; }
 bool skinny_wgmma_available(int32_t, int32_t, Act) { return false; }
 int64_t skinny_wgmma_time(int32_t, const GemmArgs&, int32_t, int32_t) { return INT64_MAX; }
 cudaError_t launch_skinny_wgmma(int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
-cudaError_t launch_skinny_wgmma_as(int32_t, int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 
 #endif
 

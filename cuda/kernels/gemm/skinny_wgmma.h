@@ -20,8 +20,6 @@ constexpr bool reads_input_sums(int32_t type) { return type == kQ4_K || type == 
 // single tile. kSkinnyWithSums has 64 tokens whose input sums are precomputed for all tiles (input_sums.h), for types
 // that fold.
 constexpr int32_t kSkinnyForms = 6, kSkinnySixtyFour = 3, kSkinnySingle = 4, kSkinnyWithSums = 5;
-// The form of many tokens.
-constexpr int32_t skinny_form(int32_t type) { return reads_input_sums(type) ? kSkinnyWithSums : kSkinnySixtyFour; }
 
 // Blocks that an SM holds at once. Tiles of more than 16 tokens, and the fragments of types that fold, need the
 // registers.
@@ -38,7 +36,5 @@ cudaError_t prepare_skinny_wgmma(int32_t device);
 bool skinny_wgmma_available(int32_t device, int32_t type, Act act);
 int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
-// Launches with a form: cudaErrorNotSupported if the type has not that form, or it needs input sums that are missing.
-cudaError_t launch_skinny_wgmma_as(int32_t form, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
 
 }  // namespace mr::cuda

@@ -201,7 +201,7 @@ func testDescriptions(t *testing.T, opener func(*testing.T) engine.Device, opts 
 			m, err := dev.NewModel(d)
 			if errors.Is(err, engine.ErrUnsupported) {
 				requireUnbuilt(t, dev, &d, err)
-				require.Regexp(t, `layer \d+ has |is set, which|rope 0|too little for \d+ GPUs`, err.Error(), "the block is named")
+				require.Regexp(t, `layer \d+ has |layer_input_width is|rope 0|too little for \d+ GPUs`, err.Error(), "the block is named")
 				refused++
 				return
 			}

@@ -125,7 +125,7 @@ func (c *console) runSkewed(ctx context.Context, f *engineFlags, set *stats.Floo
 	return errors.Join(err, skewedErr, c.print(&both), both.Even.Floors.Err())
 }
 
-// runModel measures one model. The report is nil if there is none.
+// runModel measures one model. The report is nil if the run fails before it measures.
 func (c *console) runModel(ctx context.Context, f *engineFlags, set *stats.Floors) (report *bench.Report, err error) {
 	if f.Model == "" {
 		if f.Model, err = c.synthetic(f); err != nil {
