@@ -61,7 +61,7 @@ func (l *Loop) electLeader(s *sequence) {
 	case !l.cfg.States || at == 0:
 	case s.submitted == at && s.state != 0:
 		l.cache.HoldState(s.state)
-		s.promptState = savedState{at, s.state}
+		s.promptState = savedState{tokens: at, id: s.state}
 	case s.submitted == at || l.cfg.Runner.SavedStates == 0:
 		g.alone = true
 		return

@@ -16,8 +16,9 @@ import (
 
 // savedState is a saved state after the first tokens of a sequence.
 type savedState struct {
-	tokens int
-	id     int32
+	tokens   int
+	id       int32
+	interval bool // it is there only because the one before it is an interval away
 }
 
 const (
@@ -35,31 +36,31 @@ func (l *Loop) planStates(s *sequence, n int) {
 	}
 	l.dropSaved(s.plannedStates)
 	s.plannedStates = s.plannedStates[:0]
-	for _, at := range l.savePositions(s, s.submitted+n) {
-		if slices.ContainsFunc(s.plannedStates, func(p savedState) bool { return p.tokens == at }) {
+	for _, saved := range l.savePositions(s, s.submitted+n) {
+		if slices.ContainsFunc(s.plannedStates, func(p savedState) bool { return p.tokens == saved.tokens }) {
 			continue
 		}
-		id, ok := l.cache.AllocState()
-		if !ok {
+		var ok bool
+		if saved.id, ok = l.cache.AllocState(); !ok {
 			break
 		}
-		s.plannedStates = append(s.plannedStates, savedState{at, id})
+		s.plannedStates = append(s.plannedStates, saved)
 	}
 	if at := l.tailPosition(s, n); at > 0 {
-		s.plannedStates = append(s.plannedStates, savedState{at, s.tail.id})
+		s.plannedStates = append(s.plannedStates, savedState{tokens: at, id: s.tail.id})
 		l.cache.HoldState(s.tail.id)
 	}
 	slices.SortFunc(s.plannedStates, func(a, b savedState) int { return cmp.Compare(a.tokens, b.tokens) })
 }
 
-// savePositions returns the positions up to end at which the next part of s saves its state, the
-// most useful first: where the other members of its group start, where its prompt was found to leave
+// savePositions returns the states, without ids, that the next part of s saves up to end, the most
+// useful first: where the other members of its group start, where its prompt was found to leave
 // another one, the last block of it that is useful to a prompt that begins with it, and one an
 // interval. A position too close to one before it, also of an earlier or a later part, is left out.
-func (l *Loop) savePositions(s *sequence, end int) (out []int) {
+func (l *Loop) savePositions(s *sequence, end int) (out []savedState) {
 	size, interval := l.cfg.Runner.BlockSize, l.cfg.StateInterval
 	if at := s.promptLength - 1; s.leads() && at > s.submitted && at <= end {
-		out = append(out, at)
+		out = append(out, savedState{tokens: at})
 	}
 	if s.request.Bypass {
 		return out
@@ -70,20 +71,20 @@ func (l *Loop) savePositions(s *sequence, end int) (out []int) {
 	}
 	chosen := make([]int, 1, 16)
 	chosen[0] = s.lastState
-	add := func(at int) {
+	add := func(at int, interval bool) {
 		near := func(other int) bool { return max(at-other, other-at) < minStateTokens }
 		if at <= s.submitted || s.request.Shared > 0 && at > s.request.Shared || slices.ContainsFunc(chosen, near) {
 			return
 		}
 		chosen = append(chosen, at)
 		if at <= end && !l.cache.HasState(s.table, s.root(), s.ids(), at) {
-			out = append(out, at)
+			out = append(out, savedState{tokens: at, interval: interval})
 		}
 	}
-	add(s.left)
-	add(useful)
+	add(s.left, false)
+	add(useful, false)
 	for i := end / interval; i*interval > s.submitted; i-- {
-		add(i * interval / size * size)
+		add(i*interval/size*size, true)
 	}
 	return out
 }
@@ -124,7 +125,7 @@ func (l *Loop) tailPosition(s *sequence, n int) int {
 // publishTail makes the tail of s findable, which leaves its slot. No step in flight writes it.
 func (l *Loop) publishTail(s *sequence) {
 	if s.tail.tokens > s.lastState {
-		l.cache.PublishState(s.table, s.tail.tokens, s.tail.id)
+		l.cache.PublishState(s.table, s.tail.tokens, s.tail.id, false)
 	}
 }
 
@@ -186,7 +187,7 @@ func (l *Loop) statesSubmitted(s *sequence, p *part) {
 func (l *Loop) publishStates(s *sequence) {
 	for len(s.savedStates) > 0 && s.savedStates[0].tokens <= s.computed {
 		saved := s.savedStates[0]
-		l.cache.PublishState(s.table, saved.tokens, saved.id)
+		l.cache.PublishState(s.table, saved.tokens, saved.id, saved.interval)
 		l.dropState(saved.id)
 		s.savedStates = slices.Delete(s.savedStates, 0, 1)
 	}

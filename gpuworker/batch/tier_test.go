@@ -69,6 +69,25 @@ func TestEvictedPrefixesAreRecalled(t *testing.T) {
 	}
 }
 
+func TestLongPromptsLeaveOtherEnds(t *testing.T) {
+	// A long prompt saves more states than the host has room for. The state at the end of an earlier
+	// prompt outlives them, so that the whole prompt comes back.
+	for _, states := range []int{4, 5, 10} {
+		t.Run(fmt.Sprintf("%d states", states), func(t *testing.T) {
+			l, f := startTier(t, tiered(Config{
+				BlockBytes: 1, StateBytes: 1, States: true, StateInterval: 64, Runner: engine.RunnerConfig{KVBlocks: 50, SavedStates: 4},
+			}, Tier{Blocks: 400, States: states}), nil)
+			long := func(seed int32) Request { return Request{Prompt: prompt(500, seed), MaxTokens: 4, PromptTopN: -1} }
+			for seed := range int32(3) {
+				require.Zero(t, runCached(t, l, long(seed)))
+			}
+			require.Equal(t, 496, runCached(t, l, long(0)))
+			stop(l)
+			require.NoError(t, f.broken)
+		})
+	}
+}
+
 func TestPrefixesAreComputedWhereCopiesDoNotPay(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Config)

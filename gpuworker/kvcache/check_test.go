@@ -266,12 +266,17 @@ func checkTier(t *testing.T, c *Cache, nodes map[int32]bool) {
 	t.Helper()
 	for kind := range c.tier.of {
 		s := &c.tier.of[kind]
-		listed, last := map[int32]int{}, int32(none)
-		for e := s.oldest; e != none; e = s.links[e].newer {
-			require.Equal(t, last, s.links[e].older)
-			listed[e], last = len(listed), e
+		listed := map[int32]int{}
+		for _, list := range []*recentList{&s.rest, &s.intervals} {
+			last, before := int32(none), len(listed)
+			for e := list.oldest; e != none; e = s.links[e].newer {
+				require.Equal(t, last, s.links[e].older)
+				require.Same(t, list, s.list(e))
+				listed[e], last = len(listed), e
+			}
+			require.Equal(t, last, list.newest)
+			require.Equal(t, len(listed)-before, list.count)
 		}
-		require.Equal(t, last, s.newest)
 		used := 0
 		for e, n := range s.nodeOf {
 			e := int32(e)

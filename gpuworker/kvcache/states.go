@@ -13,11 +13,13 @@ type states struct {
 	free   []int32 // stack
 	refs   []int32 // by id: number of holders
 	nodeOf []int32 // by id: the node after whose tokens it stands, or none
-	idle   []int32 // findable states without holders, least recently used first
+	// interval is, by id, whether it was published as an interval state and no sequence started there.
+	interval []bool
+	idle     []int32 // findable states without holders, least recently used first
 }
 
 func newStates(n int) states {
-	s := states{refs: make([]int32, n+1), nodeOf: slices.Repeat([]int32{none}, n+1)}
+	s := states{refs: make([]int32, n+1), nodeOf: slices.Repeat([]int32{none}, n+1), interval: make([]bool, n+1)}
 	for id := int32(n); id > 0; id-- {
 		s.free = append(s.free, id)
 	}
@@ -35,24 +37,25 @@ func (c *Cache) AllocState() (id int32, ok bool) {
 		if len(s.idle) == 0 {
 			return 0, false
 		}
-		c.spillNow(State, s.nodeOf[s.idle[0]], s.idle[0])
+		c.spillNow(State, s.nodeOf[s.idle[0]], s.idle[0], s.interval[s.idle[0]])
 		c.loseState(s.idle[0])
 		c.stats.stateEvictions.Add(1)
 	}
 	id = s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
-	s.refs[id] = 1
+	s.refs[id], s.interval[id] = 1, false
 	c.countStates()
 	return id, true
 }
 
-// HoldState adds a holder.
+// HoldState adds a holder. A findable state is not an interval state from then on.
 func (c *Cache) HoldState(id int32) {
 	s := &c.states
 	if s.refs[id] == 0 {
 		s.idle = slices.DeleteFunc(s.idle, func(other int32) bool { return other == id })
 	}
 	s.refs[id]++
+	s.interval[id] = false
 	c.countStates()
 }
 
@@ -78,15 +81,17 @@ func (c *Cache) DropState(id int32) error {
 
 // PublishState makes a state that the caller holds findable: it has read the first `tokens` ids of
 // the table. Nothing changes unless these are whole blocks that the table has published, if they
-// already have a state, or if Forget made them unfindable.
-func (c *Cache) PublishState(t *Table, tokens int, id int32) {
+// already have a state, or if Forget made them unfindable. An interval state is one in the middle of
+// a prompt where no other sequence is known to start. In the host tier these do not displace the
+// other states.
+func (c *Cache) PublishState(t *Table, tokens int, id int32, interval bool) {
 	blocks := tokens / c.blockSize
 	if blocks == 0 || tokens%c.blockSize != 0 || blocks > t.Shared || c.states.nodeOf[id] != none {
 		return
 	}
 	n := c.nodeOf[t.Blocks[blocks-1]]
 	if x := &c.tree.nodes[n]; x.state == 0 && !x.lost {
-		x.state, c.states.nodeOf[id] = id, n
+		x.state, c.states.nodeOf[id], c.states.interval[id] = id, n, interval
 		c.rekey(n)
 		c.attachToState(t, tokens, n)
 	}

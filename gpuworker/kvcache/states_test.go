@@ -47,7 +47,7 @@ func TestMatchStateEndsWhereAStateStands(t *testing.T) {
 	require.NoError(t, c.Publish(owner, Root{}, ids, 13))
 	first, ok := c.AllocState()
 	require.True(t, ok)
-	c.PublishState(owner, 8, first)
+	c.PublishState(owner, 8, first, false)
 	require.NoError(t, c.DropState(first))
 	for tokens, want := range map[int]bool{0: false, 4: false, 7: false, 8: true, 12: false, 16: false} {
 		require.Equal(t, want, c.HasState(owner, Root{}, ids, tokens), "after %d tokens", tokens)
@@ -67,9 +67,9 @@ func TestMatchStateEndsWhereAStateStands(t *testing.T) {
 
 	second, ok := c.AllocState()
 	require.True(t, ok)
-	c.PublishState(owner, 7, second)
-	c.PublishState(owner, 8, second)
-	c.PublishState(owner, 16, second)
+	c.PublishState(owner, 7, second, false)
+	c.PublishState(owner, 8, second, false)
+	c.PublishState(owner, 16, second, false)
 	require.NoError(t, c.DropState(second))
 	_, state, _ = c.MatchState(Root{}, ids)
 	require.Equal(t, first, state, "half a block, a block with a state and one that is not published take none")
@@ -99,10 +99,10 @@ func TestForgetLosesStates(t *testing.T) {
 	require.True(t, c.Grow(owner, 9))
 	require.NoError(t, c.Publish(owner, Root{}, ids, 9))
 	id, _ := c.AllocState()
-	c.PublishState(owner, 8, id)
+	c.PublishState(owner, 8, id, false)
 	c.Forget(owner)
 	checkStates(t, c, map[int32]int{id: 1})
-	c.PublishState(owner, 8, id)
+	c.PublishState(owner, 8, id, false)
 	checkStates(t, c, map[int32]int{id: 1})
 	require.NoError(t, c.DropState(id))
 	require.Equal(t, 1, c.FreeStates())
@@ -120,7 +120,7 @@ func TestKeysNeedAStateNearby(t *testing.T) {
 	save := func(at int) int32 {
 		id, ok := c.AllocState()
 		require.True(t, ok)
-		c.PublishState(owner, at, id)
+		c.PublishState(owner, at, id, false)
 		require.NoError(t, c.DropState(id))
 		checkStates(t, c, nil)
 		return id
@@ -188,7 +188,7 @@ func TestRandomStates(t *testing.T) {
 					hold(id)
 					if len(live) > 0 {
 						s := live[rng.IntN(len(live))]
-						c.PublishState(s.table, rng.IntN(len(s.ids)+1)/4*4, id)
+						c.PublishState(s.table, rng.IntN(len(s.ids)+1)/4*4, id, false)
 					}
 				} else {
 					require.NotEmpty(t, holders)

@@ -58,18 +58,27 @@ const (
 
 // entries are the places of one kind in the tier. A node has at most one. They are evicted least
 // recently used first. Of blocks a node precedes the ones above it, because it is evicted before
-// them and is moved to the end of the list before them.
+// them and is moved to the end of the list before them. Interval states have their own list, because
+// one long prompt saves more of them than the tier may have entries (see victim).
 type entries struct {
-	first          int32   // number in host memory of entry 0
-	free           []int32 // stack
-	nodeOf         []int32 // by entry: the node that has it, or none
-	phase          []phase
-	written        []bool  // a step that writes it was accepted, so that the engine has memory for it
-	block          []int32 // by entry that is owed: the device block that has its content
-	links          []link
-	pinned         []bool // by entry: it is not in the list, see Recall
-	oldest, newest int32
-	submitting     []int32 // entries that are planned, and some that were
+	first      int32   // number in host memory of entry 0
+	free       []int32 // stack
+	nodeOf     []int32 // by entry: the node that has it, or none
+	phase      []phase
+	written    []bool  // a step that writes it was accepted, so that the engine has memory for it
+	block      []int32 // by entry that is owed: the device block that has its content
+	interval   []bool  // by entry: it is an interval state, see PublishState
+	links      []link
+	pinned     []bool     // by entry: it is not in a list, see Recall
+	rest       recentList // all but interval states
+	intervals  recentList
+	submitting []int32 // entries that are planned, and some that were
+}
+
+// recentList is a list of entries in the order of their use.
+type recentList struct {
+	oldest, newest int32 // none: the list is empty
+	count          int
 }
 
 // tier is the host tier.
@@ -87,7 +96,8 @@ func newTier(cfg Config) tier {
 	for kind, n := range counts {
 		t.of[kind] = entries{
 			first: int32(firsts[kind]), nodeOf: slices.Repeat([]int32{none}, n), phase: make([]phase, n), written: make([]bool, n),
-			block: make([]int32, n), links: make([]link, n), pinned: make([]bool, n), oldest: none, newest: none,
+			block: make([]int32, n), interval: make([]bool, n), links: make([]link, n), pinned: make([]bool, n),
+			rest: recentList{oldest: none, newest: none}, intervals: recentList{oldest: none, newest: none},
 		}
 		for e := int32(n) - 1; e >= 0; e-- {
 			t.of[kind].free = append(t.of[kind].free, e)
@@ -96,40 +106,64 @@ func newTier(cfg Config) tier {
 	return t
 }
 
-// push adds an entry as the newest.
-func (s *entries) push(e int32) {
-	s.links[e] = link{older: s.newest, newer: none}
-	if s.newest == none {
-		s.oldest = e
-	} else {
-		s.links[s.newest].newer = e
+// list is the list of an entry.
+func (s *entries) list(e int32) *recentList {
+	if s.interval[e] {
+		return &s.intervals
 	}
-	s.newest = e
+	return &s.rest
 }
 
-// unlink takes an entry out of the list.
+// victim returns the entry that gives way to another one, or none. The interval states keep half of
+// the entries at most, unless the others leave more free.
+func (s *entries) victim(interval bool) int32 {
+	after := s.intervals.count
+	if interval {
+		after++
+	}
+	if 2*after > s.intervals.count+s.rest.count {
+		return s.intervals.oldest
+	}
+	return s.rest.oldest
+}
+
+// push adds an entry to its list as the newest.
+func (s *entries) push(e int32) {
+	list := s.list(e)
+	s.links[e] = link{older: list.newest, newer: none}
+	if list.newest == none {
+		list.oldest = e
+	} else {
+		s.links[list.newest].newer = e
+	}
+	list.newest = e
+	list.count++
+}
+
+// unlink removes an entry from its list.
 func (s *entries) unlink(e int32) {
 	if s.pinned[e] {
 		s.pinned[e] = false
 		return
 	}
-	l := s.links[e]
+	list, l := s.list(e), s.links[e]
 	if l.older == none {
-		s.oldest = l.newer
+		list.oldest = l.newer
 	} else {
 		s.links[l.older].newer = l.newer
 	}
 	if l.newer == none {
-		s.newest = l.older
+		list.newest = l.older
 	} else {
 		s.links[l.newer].older = l.older
 	}
+	list.count--
 }
 
-// toTier gives node n an entry, whose phase the caller sets. It evicts the least recently used one
-// if none is free. If n has an entry, that becomes the newest one, and kept is true. ok is false if
-// there is none, or if n must not be found.
-func (c *Cache) toTier(kind Kind, n int32) (e int32, kept, ok bool) {
+// toTier gives node n an entry, whose phase the caller sets. It evicts another one if none is free.
+// If n has an entry, that becomes the newest one, and kept is true. ok is false if there is none, or
+// if n must not be found.
+func (c *Cache) toTier(kind Kind, n int32, interval bool) (e int32, kept, ok bool) {
 	s := &c.tier.of[kind]
 	if c.tree.nodes[n].lost {
 		return none, false, false
@@ -137,20 +171,22 @@ func (c *Cache) toTier(kind Kind, n int32) (e int32, kept, ok bool) {
 	if e := c.tree.nodes[n].hosted[kind]; e != none {
 		if !s.pinned[e] {
 			s.unlink(e)
+			s.interval[e] = s.interval[e] && interval
 			s.push(e)
 		}
 		return e, true, true
 	}
 	if len(s.free) == 0 {
-		if s.oldest == none {
+		victim := s.victim(interval)
+		if victim == none {
 			return none, false, false
 		}
 		c.stats.tierEvictions.Add(1)
-		c.loseEntry(kind, s.oldest)
+		c.loseEntry(kind, victim)
 	}
 	e = s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
-	s.nodeOf[e] = n
+	s.nodeOf[e], s.interval[e] = n, interval
 	s.push(e)
 	c.tierUsed[kind].Add(1)
 	c.tree.nodes[n].hosted[kind] = e
@@ -196,17 +232,17 @@ func (c *Cache) settle(n int32) {
 
 // spill gives the block of a node that is being evicted to the tier.
 func (c *Cache) spill(n, b int32) {
-	if e, kept, ok := c.toTier(Block, n); ok && !kept {
+	if e, kept, ok := c.toTier(Block, n, false); ok && !kept {
 		c.tier.of[Block].phase[e], c.tier.of[Block].block[e], c.tier.owed[b] = owed, b, e
 	}
 }
 
 // spillNow plans the copy of a window block or of a state that is being evicted: id on the device.
-func (c *Cache) spillNow(kind Kind, n, id int32) {
+func (c *Cache) spillNow(kind Kind, n, id int32, interval bool) {
 	if len(c.tier.of[kind].nodeOf) == 0 || !c.tier.room() {
 		return
 	}
-	if e, kept, ok := c.toTier(kind, n); ok && !kept {
+	if e, kept, ok := c.toTier(kind, n, interval); ok && !kept {
 		c.planOut(kind, id, e)
 	}
 }

@@ -124,7 +124,7 @@ func (s *stage) compute(p *play, n int) bool {
 	if at := end / size * size; s.cfg.States > 0 && at > 0 {
 		if id, ok := s.c.AllocState(); ok {
 			s.device[State][id] = text(p.ids[:at])
-			s.c.PublishState(p.table, at, id)
+			s.c.PublishState(p.table, at, id, end < len(p.ids))
 			require.NoError(s.t, s.c.DropState(id))
 		}
 	}

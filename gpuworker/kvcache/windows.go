@@ -136,7 +136,7 @@ func (c *Cache) allocateWindow() int32 {
 	w := &c.windows
 	if len(w.free) == 0 {
 		if w.kept[w.front] {
-			c.spillNow(WindowBlock, w.nodeOf[w.front], w.front)
+			c.spillNow(WindowBlock, w.nodeOf[w.front], w.front, false)
 		}
 		c.loseWindow(w.front)
 		c.stats.windowEvictions.Add(1)
