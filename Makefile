@@ -51,7 +51,7 @@ CHAOS ?=
 # How long make soak sends random requests.
 SOAK ?= 20m
 # A hung test ends with the stacks of all goroutines after this long.
-TEST_TIMEOUT ?= 15m
+TEST_TIMEOUT ?= 30m
 # Flags of every go test besides.
 TEST_FLAGS ?=
 # Paths of the CPU engine that make test-paths forces: those of this processor.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,15 +44,17 @@ func TestNextTurnComputesItsNewTokens(t *testing.T) {
 				got, _, _, err := drain(t, s)
 				require.NoError(t, err)
 				require.Equal(t, tokens, got)
+				require.Eventually(t, l.Idle, time.Minute, time.Millisecond) // its state is findable once it has left its slot
 				_, before := f.computed()
 				turn := slices.Concat(first.Prompt, tokens, prompt(60, 9))
 				cached := runCached(t, l, Request{Prompt: turn, MaxTokens: 1, PromptTopN: -1})
 				_, after := f.computed()
-				known := 100 + answer - 1 // the last token of an answer is computed if it is a stop token
-				if stops {
-					known++
+				known := 100 + answer - 1
+				whole := []int{known / 16 * 16}
+				if stops { // a step may have had the stop token as input before it was seen
+					whole = append(whole, (known+1)/16*16)
 				}
-				require.Equal(t, known/16*16, cached)
+				require.Contains(t, whole, cached)
 				require.Equal(t, len(turn)-cached, after-before)
 				require.NoError(t, f.broken)
 			})

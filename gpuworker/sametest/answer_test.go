@@ -79,6 +79,9 @@ func TestAResumedOrCutAnswerIsComparedWithItsPart(t *testing.T) {
 
 func TestOneSeedDrawsOneScenario(t *testing.T) {
 	opts := Options{oneClass: true, RowsEvery: 7, WideEvery: 11, LongEvery: 29}
+	for i := range numOrdinary {
+		opts.ordinary = append(opts.ordinary, i)
+	}
 	solve := func(a *ask) (answer, error) { // an answer that depends on the ask
 		d := roll(streamTokens, a.params.Seed)
 		out := answer{end: endLength}
