@@ -148,8 +148,8 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.StateInterval == 0 {
 		cfg.StateInterval = usualStateInterval
 	}
-	if cfg.States && cfg.Runner.SavedStates == 0 {
-		cfg.Tier = Tier{} // no sequence can start with blocks alone
+	if cfg.Tier.Blocks == 0 || cfg.States && cfg.Runner.SavedStates == 0 {
+		cfg.Tier = Tier{} // no sequence can start with blocks alone, or without any
 	}
 	if cfg.LeastRecall == 0 {
 		cfg.LeastRecall = usualRecall

@@ -54,17 +54,24 @@ func (l *Loop) execute(ctx context.Context) error {
 
 // trySubmit submits parts as one step, unless all their sequences have ended. If the host has no
 // memory for the step's moves out, it tries again without those of the host tier, and then without
-// those of swapped sequences.
+// those of swapped sequences. The tier shrinks only if that helps: otherwise the device lacks memory.
 func (l *Loop) trySubmit(parts []part) error {
-	if !l.compose(parts) {
-		return nil
-	}
-	err := l.submit()
-	if errors.Is(err, engine.ErrOutOfMemory) && (l.cancelTierOuts() || l.cancelSwapOuts()) {
+	var refusal error // of a step with copies out to the tier
+	for l.compose(parts) {
+		err := l.submit()
+		switch {
+		case errors.Is(err, engine.ErrOutOfMemory) && l.cancelTierOuts():
+			refusal = err
+		case errors.Is(err, engine.ErrOutOfMemory) && l.cancelSwapOuts():
+		case err == nil && refusal != nil:
+			l.shrinkTier(refusal)
+			return nil
+		default:
+			return err
+		}
 		l.counters.refused.Add(1)
-		return l.trySubmit(parts)
 	}
-	return err
+	return nil
 }
 
 // split puts the pieces of refused parts before the other retries, or ends the sequence of a part

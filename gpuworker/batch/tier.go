@@ -106,15 +106,27 @@ func (l *Loop) cancelTierOuts() bool {
 	return l.cache.CopiesRefused()
 }
 
+// shrinkTier leaves the tier the host memory that it has, because the engine accepted a step only
+// without copies out.
+func (l *Loop) shrinkTier(cause error) {
+	l.cache.ShrinkTier()
+	l.logger.Warn("host memory for the prefix cache was refused, it grows no more", "bytes", l.tierBytes(l.cache.TierTotal()), "error", cause)
+}
+
+// tierBytes is the size of entries of the tier.
+func (l *Loop) tierBytes(n kvcache.TierCounts) uint64 {
+	return uint64(n.Blocks)*l.cfg.BlockBytes + uint64(n.WindowBlocks)*l.cfg.WindowBlockBytes + uint64(n.States)*l.cfg.StateBytes
+}
+
 // tierStats sets what Stats reports of the tier.
 func (l *Loop) tierStats(s *Stats) {
 	bytes := func(blocks, windows, states uint64) uint64 {
 		return blocks*l.cfg.BlockBytes + windows*l.cfg.WindowBlockBytes + states*l.cfg.StateBytes
 	}
-	used, total, did := l.cache.TierUsed(), l.cfg.Tier, l.cache.Stats().Tier
+	total := l.cache.TierTotal() // before what is used, which is never more
+	used, did := l.cache.TierUsed(), l.cache.Stats().Tier
 	s.TierBlocks, s.TotalTierBlocks = used.Blocks, total.Blocks
-	s.TierBytes = bytes(uint64(used.Blocks), uint64(used.WindowBlocks), uint64(used.States))
-	s.TotalTierBytes = bytes(uint64(total.Blocks), uint64(total.WindowBlocks), uint64(total.States))
+	s.TierBytes, s.TotalTierBytes = l.tierBytes(used), l.tierBytes(total)
 	s.TierOutBytes = bytes(did.Out[kvcache.Block], did.Out[kvcache.WindowBlock], did.Out[kvcache.State])
 	s.TierInBytes = bytes(did.In[kvcache.Block], did.In[kvcache.WindowBlock], did.In[kvcache.State])
 	s.TierRecalls, s.TierTokens, s.TierEvictions = did.Recalls, did.Tokens, did.Evictions

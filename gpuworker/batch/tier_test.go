@@ -135,6 +135,41 @@ func TestRefusedCopiesAreComputed(t *testing.T) {
 			require.NoError(t, f.broken)
 			require.Positive(t, refused)
 			require.EqualValues(t, refused, l.Stats().RefusedSteps)
+			require.Less(t, l.Stats().TotalTierBlocks, cfg.Tier.Blocks)
+			require.Less(t, l.Stats().TotalTierBytes, uint64(cfg.Tier.Blocks))
+			require.LessOrEqual(t, l.Stats().TierBytes, l.Stats().TotalTierBytes)
+		})
+	}
+}
+
+func TestStepsTooLargeForTheDeviceKeepTheTier(t *testing.T) {
+	// The device has no memory for long steps, with or without copies out. They are split, and the
+	// tier keeps its size.
+	for name, cfg := range tierModels() {
+		t.Run(name, func(t *testing.T) {
+			refused := 0
+			l, f := startTier(t, cfg, func(f *fakeRunner) {
+				f.refuse = func(s *engine.Step) error {
+					tokens := 0
+					for i := range s.Segments {
+						tokens += len(s.Segments[i].Tokens)
+					}
+					if tokens > 16 {
+						if slices.ContainsFunc(s.PreOps, func(op engine.PreOp) bool { return op.Kind == engine.BlockOut }) {
+							refused++
+						}
+						return fmt.Errorf("device memory: %w", engine.ErrOutOfMemory)
+					}
+					return nil
+				}
+			})
+			for i := range int32(6) {
+				runCached(t, l, ask(i%3))
+			}
+			stop(l)
+			require.NoError(t, f.broken)
+			require.Positive(t, refused)
+			require.Equal(t, cfg.Tier.Blocks, l.Stats().TotalTierBlocks)
 		})
 	}
 }

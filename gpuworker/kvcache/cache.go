@@ -48,7 +48,7 @@ type Cache struct {
 	freeStates, idleStates          atomic.Int64
 	freeWindows, idleWindows        atomic.Int64
 	hostWindows                     atomic.Int64
-	tierUsed                        [kinds]atomic.Int64
+	tierUsed, tierTotal             [kinds]atomic.Int64
 
 	stats counters
 }
@@ -66,6 +66,9 @@ func New(cfg Config) *Cache {
 	for i := range c.free {
 		c.free[i] = int32(cfg.Blocks - 1 - i)
 		c.nodeOf[i] = none
+	}
+	for kind := range c.tier.of {
+		c.tierTotal[kind].Store(int64(len(c.tier.of[kind].free)))
 	}
 	c.hostCount.Store(int64(cfg.HostBlocks))
 	c.count()

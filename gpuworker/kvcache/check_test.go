@@ -304,6 +304,7 @@ func checkTier(t *testing.T, c *Cache, nodes map[int32]bool) {
 			}
 		}
 		require.EqualValues(t, used, c.tierUsed[kind].Load())
+		require.EqualValues(t, used+len(c.tier.of[kind].free), c.tierTotal[kind].Load())
 		for n := range nodes {
 			if e := c.tree.nodes[n].hosted[kind]; e != none {
 				require.Equal(t, n, s.nodeOf[e])

@@ -42,8 +42,8 @@ func (c *Cache) Await(l *Cursor, r Root, ids []int32) (tokens int) {
 		*l = Cursor{}
 	}
 	for {
-		// Where a node has a block, all above it have one. What the host tier has without a claim is
-		// not computed, and may be recalled.
+		// Where a node has a block, all above it have one. A block that the host tier has without a
+		// claim is not computed, and may be recalled.
 		if l.blocks > 0 && c.tree.nodes[l.node].block == none {
 			if x := &c.tree.nodes[l.node]; x.claims > 0 {
 				return l.blocks * c.blockSize

@@ -20,7 +20,7 @@
 // the nodes of the tree until they are needed, and a sequence starts where the ones are there that
 // its first position sees (MatchWindow).
 //
-// What the device evicts may go to host memory, the host tier (Config.Tier), whose entries are at
+// Evicted blocks and states may go to host memory, the host tier (Config.Tier), whose entries are at
 // the nodes of the same tree. The cache plans the copies. A sequence starts with what both tiers
 // have together (Longer, Recall).
 //

@@ -6,9 +6,9 @@ type link struct{ older, newer int32 }
 // idleList is the nodes whose blocks no table holds, least recently used first.
 //
 // A node precedes its parent: a table that holds a node holds everything above it too, and releases
-// its blocks last to first. So when a node becomes idle, everything below it is idle already. The
-// oldest node is therefore always a leaf, and evicting it is both LRU and leaf-first, in constant
-// time.
+// its blocks last to first. So when a node becomes idle, everything below it is idle already. No
+// node below the oldest one therefore has a block, and evicting it is both LRU and leaf-first, in
+// constant time.
 type idleList struct {
 	oldest, newest int32
 	count          int

@@ -8,7 +8,7 @@ type Longer struct {
 }
 
 // Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning,
-// and that needs copies from host memory. ok is false if there is none.
+// and that needs copies from host memory. ok is false without one.
 func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {
 	if len(c.tier.of[Block].nodeOf) == 0 || t.released {
 		return more, false

@@ -161,8 +161,8 @@ func (s *entries) unlink(e int32) {
 }
 
 // toTier gives node n an entry, whose phase the caller sets. It evicts another one if none is free.
-// If n has an entry, that becomes the newest one, and kept is true. ok is false if there is none, or
-// if n must not be found.
+// If n has an entry, that becomes the newest one, and kept is true. ok is false without an entry,
+// or if n must not be found.
 func (c *Cache) toTier(kind Kind, n int32, interval bool) (e int32, kept, ok bool) {
 	s := &c.tier.of[kind]
 	if c.tree.nodes[n].lost {
@@ -294,17 +294,16 @@ func (c *Cache) CopiesSubmitted() {
 	}
 }
 
-// CopiesRefused states that the engine has no memory for the planned copies into host memory, and
-// that the caller removed them from its step. The tier gets no larger than it is then. It reports
-// whether there were any.
+// CopiesRefused states that the engine refused the planned copies into host memory, and that the
+// caller removed them from its step. It reports whether there were any.
 func (c *Cache) CopiesRefused() bool {
-	any := false
+	some := false
 	for kind := range c.tier.of {
 		s := &c.tier.of[kind]
 		if len(s.submitting) == 0 {
 			continue
 		}
-		any = true
+		some = true
 		for _, e := range s.submitting {
 			if s.phase[e] == planned {
 				c.loseEntry(Kind(kind), e)
@@ -312,22 +311,33 @@ func (c *Cache) CopiesRefused() bool {
 		}
 		s.submitting = s.submitting[:0]
 	}
+	return some
+}
+
+// ShrinkTier states that the engine has no more host memory: the tier loses its free entries that
+// were never written.
+func (c *Cache) ShrinkTier() {
 	for kind := range c.tier.of {
 		s := &c.tier.of[kind]
-		if any {
-			s.free = slices.DeleteFunc(s.free, func(e int32) bool { return !s.written[e] })
-		}
+		before := len(s.free)
+		s.free = slices.DeleteFunc(s.free, func(e int32) bool { return !s.written[e] })
+		c.tierTotal[kind].Add(int64(len(s.free) - before))
 	}
-	return any
 }
 
 // Refuses reports whether a copy is one that CopiesRefused gives up.
 func (c *Cache) Refuses(kind Kind, dst int32) bool { return dst >= c.tier.of[kind].first }
 
-// TierCounts is how many entries of the tier are in use.
+// TierCounts counts entries of the tier.
 type TierCounts struct{ Blocks, WindowBlocks, States int }
 
-// TierUsed may be called from any goroutine.
+// TierTotal counts the entries that ShrinkTier left, used and free. It may be called from any
+// goroutine. Called before TierUsed, it gives no less than that.
+func (c *Cache) TierTotal() TierCounts {
+	return TierCounts{int(c.tierTotal[Block].Load()), int(c.tierTotal[WindowBlock].Load()), int(c.tierTotal[State].Load())}
+}
+
+// TierUsed counts the entries that are in use. It may be called from any goroutine.
 func (c *Cache) TierUsed() TierCounts {
 	return TierCounts{int(c.tierUsed[Block].Load()), int(c.tierUsed[WindowBlock].Load()), int(c.tierUsed[State].Load())}
 }

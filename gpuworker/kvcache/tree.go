@@ -181,8 +181,8 @@ func (t *tree) idsOf(n int32) []int32 {
 }
 
 // chains are hash chains of nodes, linked by node.next. The table has its final size from the
-// start, one entry for each block of both tiers, so that finding a node takes one lookup and nothing is ever
-// rehashed. The hash is keyed, so callers cannot choose ids that collide.
+// start, one entry for each block of both tiers, so that finding a node takes one lookup and nothing
+// is ever rehashed. The hash is keyed, so callers cannot choose ids that collide.
 type chains struct {
 	heads []int32 // by low bits of the hash: first node, or none
 }

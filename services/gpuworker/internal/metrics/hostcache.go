@@ -7,7 +7,7 @@ import (
 
 const (
 	helpHostBlocks = "KV blocks of evicted prefixes in host memory, by state, without those of layers with a window; 0 without --host-cache."
-	helpHostBytes  = "Host memory for evicted prefixes, by state. free: not used yet, or given back by a prefix that went."
+	helpHostBytes  = "Host memory for evicted prefixes, by state. free: without a prefix, also memory that is not taken from the system yet."
 	helpHostCopied = "Bytes of prefixes copied between the device and host memory, by direction. out: evicted; in: of a request that begins with them."
 )
 
@@ -28,7 +28,7 @@ var hostCacheReadings = []monitor.Reading[model.Status]{
 	{Name: "millrace_host_cache_evictions_total", Kind: monitor.Counter, Help: "Blocks and states in host memory that gave way to others.",
 		Read: func(m model.Status) float64 { return float64(m.Steps.TierEvictions) }},
 	{Name: "millrace_host_cache_hits_total", Kind: monitor.Counter,
-		Help: "Sequences that began with copies from host memory. Those that are not here and in millrace_prefix_hits_total found all on the device.",
+		Help: "Sequences that began with copies from host memory; all others in millrace_prefix_hits_total found their prefix on the device.",
 		Read: func(m model.Status) float64 { return float64(m.Steps.TierRecalls) }},
 	{Name: "millrace_host_cache_tokens_total", Kind: monitor.Counter,
 		Help: "Tokens that these copies saved; those of prompts are in millrace_prefix_tokens_total too.",

@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/services/internal/prefixhash"
 )
 
-// maxPrefixKeys bounds the keys of one message to 64 KiB, and to 128 KiB if all are in host memory. That is far below the limit of a stream,
-// and short enough that a report which waits for it is not late.
+// maxPrefixKeys bounds the keys of one message to 64 KiB, and to 128 KiB if all are in host memory.
+// That is far below the limit of a stream, and short enough that a report which waits for it is not
+// late.
 const maxPrefixKeys = 8192
 
 // prefixKeys returns the keys of a request's prefixes in the prefix cache, the shortest first. It
@@ -99,8 +100,11 @@ func prefixMessages(c prefixCache, reset bool, added, removed, hosted []uint64) 
 		n = min(len(added), maxPrefixKeys-n)
 		m.Added, added = added[:n], added[n:]
 		if n > 0 {
-			n, _ = slices.BinarySearch(hosted, m.Added[n-1]+1)
-			m.Hosted, hosted = hosted[:n], hosted[n:]
+			end, found := slices.BinarySearch(hosted, m.Added[n-1])
+			if found {
+				end++
+			}
+			m.Hosted, hosted = hosted[:end], hosted[end:]
 		}
 		all, reset = append(all, m), false
 	}

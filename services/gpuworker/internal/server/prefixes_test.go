@@ -267,3 +267,10 @@ func TestHealthStreamHasCachedPrefixes(t *testing.T) {
 	until(func(keys map[uint64]bool) bool { return keys[others[1].Key] })
 	require.Len(t, known["stories"], 4)
 }
+
+func TestTheLargestKeyIsHosted(t *testing.T) {
+	largest := ^uint64(0)
+	all := prefixMessages(prefixCache{name: "m"}, false, []uint64{1, largest}, nil, []uint64{largest})
+	require.Len(t, all, 1)
+	require.Equal(t, []uint64{largest}, all[0].GetHosted())
+}

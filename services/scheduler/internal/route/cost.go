@@ -26,8 +26,8 @@ const (
 )
 
 // cost estimates the time to first token of a request on a worker, in prompt tokens: its own tokens
-// that are not cached there, those that it copies from host memory, those of other requests that go before, and the load of the batch. A
-// prefix hit is thereby worth four times its tokens, and a worker loses the request if its load
+// that are not cached there, those that it copies from host memory, those of other requests that go
+// before, and the load of the batch. A prefix hit is thereby worth four times its tokens, and a worker loses the request if its load
 // exceeds that of another by more than that.
 func (e *entry) cost(r *Request, cached, hosted int64) int64 {
 	busy := e.load.Busy()
