@@ -33,6 +33,7 @@ type play struct {
 }
 
 func newStage(t *testing.T, cfg Config) *stage {
+	t.Helper()
 	s := &stage{t: t, room: 1 << 20, held: map[int32]int{}}
 	for kind := range kinds {
 		s.device[kind], s.host[kind] = map[int32]string{}, map[int32]string{}

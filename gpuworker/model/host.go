@@ -110,11 +110,11 @@ const (
 // measureCopies returns the rate of copies between KV blocks and host memory in bytes a second; 0:
 // unknown. It compares a step that copies blocks out and back with one that does not. The first
 // such step makes the engine allocate the memory.
-func (inst *Instance) measureCopies() (float64, error) {
-	bytes, window := inst.hostBlock, false
-	n, places := inst.Runner.KVBlocks, inst.Runner.HostBlocks
+func (i *Instance) measureCopies() (float64, error) {
+	bytes, window := i.hostBlock, false
+	n, places := i.Runner.KVBlocks, i.Runner.HostBlocks
 	if bytes == 0 { // all layers are in the window group
-		bytes, window, n, places = inst.hostWindow, true, inst.Runner.WindowBlocks, inst.Runner.HostWindowBlocks
+		bytes, window, n, places = i.hostWindow, true, i.Runner.WindowBlocks, i.Runner.HostWindowBlocks
 	}
 	if bytes == 0 {
 		return 0, nil
@@ -127,11 +127,11 @@ func (inst *Instance) measureCopies() (float64, error) {
 		}
 	}
 	var took [3]time.Duration
-	for i, ops := range [][]engine.PreOp{moves, nil, moves} {
-		step := inst.firstStep(1, uint32(2+i))
+	for try, ops := range [][]engine.PreOp{moves, nil, moves} {
+		step := i.firstStep(1, uint32(2+try))
 		step.PreOps = append(ops, step.PreOps...)
 		var err error
-		if took[i], err = inst.execute(step); errors.Is(err, engine.ErrOutOfMemory) {
+		if took[try], err = i.execute(step); errors.Is(err, engine.ErrOutOfMemory) {
 			return 0, nil // the tier finds out by itself how much there is
 		} else if err != nil {
 			return 0, fmt.Errorf("measure copies to host memory: %w", err)
@@ -144,12 +144,12 @@ func (inst *Instance) measureCopies() (float64, error) {
 }
 
 // execute submits a step and returns how long it took: on the device, if the engine says so.
-func (inst *Instance) execute(step *engine.Step) (time.Duration, error) {
+func (i *Instance) execute(step *engine.Step) (time.Duration, error) {
 	begin := time.Now()
-	if err := inst.runner.Submit(step); err != nil {
+	if err := i.runner.Submit(step); err != nil {
 		return 0, err
 	}
-	result, err := inst.runner.Wait(time.Minute)
+	result, err := i.runner.Wait(time.Minute)
 	if err != nil {
 		return 0, err
 	}
@@ -163,10 +163,10 @@ func (inst *Instance) execute(step *engine.Step) (time.Duration, error) {
 }
 
 // firstStep returns a step that computes the first n tokens of slot 0.
-func (inst *Instance) firstStep(n int, generation uint32) *engine.Step {
-	blocks := make([]int32, (n+inst.Runner.BlockSize-1)/inst.Runner.BlockSize)
-	for i := range blocks {
-		blocks[i] = int32(i)
+func (i *Instance) firstStep(n int, generation uint32) *engine.Step {
+	blocks := make([]int32, (n+i.Runner.BlockSize-1)/i.Runner.BlockSize)
+	for b := range blocks {
+		blocks[b] = int32(b)
 	}
 	step := &engine.Step{
 		PreOps: []engine.PreOp{{SlotGeneration: generation, Params: &engine.SlotParams{
@@ -175,7 +175,7 @@ func (inst *Instance) firstStep(n int, generation uint32) *engine.Step {
 		Segments: []engine.Segment{{SlotGeneration: generation, Tokens: make([]int32, n), Blocks: blocks}},
 		Samples:  []engine.SampleRow{{TokenIndex: int32(n - 1), SlotGeneration: generation, Position: int32(n)}},
 	}
-	if inst.window > 0 {
+	if i.window > 0 {
 		step.Segments[0].WindowBlocks = blocks
 	}
 	return step

@@ -46,7 +46,7 @@ func TestHostedCountsTokensInHostMemory(t *testing.T) {
 	p.Change([]uint64{4}, nil, 4)
 	p.Change(nil, []uint64{4})
 	require.Zero(t, p.Hosted(keys, 400), "it is gone")
-	require.EqualValues(t, 3, p.Len())
+	require.Equal(t, 3, p.Len())
 	p.Change([]uint64{3}, nil, 3)
 	p.Drop()
 	require.Zero(t, p.Hosted(keys, 400))
