@@ -164,7 +164,7 @@ func (l *Loop) recordStep(f *flight, device, wall time.Duration) (took time.Dura
 	}
 	// The sizer learns from prefill tokens alone. Decode tokens take a part of the step too; the
 	// target then leaves less for prefill, as it should.
-	// Copies of the host tier are no work of its tokens.
+	// The time excludes copies of the host tier.
 	prefill, computing := f.tokens-f.decode, max(took-f.copying, took/4)
 	if prefill > 0 {
 		sizer.learn(prefill, computing, l.cfg.Runner.MaxBatchedTokens-f.decode)

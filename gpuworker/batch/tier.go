@@ -44,7 +44,7 @@ func (l *Loop) tierMove(m kvcache.Copy) {
 // the copies out that make room for them are planned after that is checked.
 func (l *Loop) roomForOuts() bool { return l.movable(l.mostMoves()/2 + 1) }
 
-// recall extends the table that a match found for s by what the host tier has, if copying that
+// recall extends the table that a match found for s by content of the host tier, if copying it
 // takes less time than computing it. ids are those that the match was given.
 func (l *Loop) recall(s *sequence, t *kvcache.Table, ids []int32) {
 	size := l.cfg.Runner.BlockSize

@@ -65,7 +65,7 @@ func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 	if !c.fits(t, more) {
 		return 0, false
 	}
-	// Allocating evicts, and what is evicted may displace entries: not those that are needed here.
+	// Allocating evicts, and evicted content may displace entries, but not the ones needed here.
 	for _, n := range more.path {
 		c.pin(n)
 	}

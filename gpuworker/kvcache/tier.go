@@ -160,7 +160,7 @@ func (s *entries) unlink(e int32) {
 	list.count--
 }
 
-// toTier gives node n an entry, whose phase the caller sets. It evicts another one if none is free.
+// toTier gives node n an entry, whose phase the caller sets. It evicts another one if all are used.
 // If n has an entry, that becomes the newest one, and kept is true. ok is false without an entry,
 // or if n must not be found.
 func (c *Cache) toTier(kind Kind, n int32, interval bool) (e int32, kept, ok bool) {

@@ -328,7 +328,7 @@ func TestRefusedCopiesAreComputedAgain(t *testing.T) {
 	require.NotZero(t, s.c.TierTotal())
 	s.c.ShrinkTier()
 	require.Zero(t, s.c.TierTotal())
-	require.False(t, s.c.CopiesRefused(), "there are none left")
+	require.False(t, s.c.CopiesRefused(), "no planned copy is left")
 	s.check()
 	require.Zero(t, s.c.TierUsed())
 	s.submit()

@@ -53,7 +53,7 @@ func (s *hostSpace) share(most hostPlaces, price engine.RunnerCost) (p hostPlace
 }
 
 // reserve reserves places and returns their bytes. Loads run one after another, so the result of
-// share is still valid. If the price rose since, reserve returns what is free.
+// share is still valid. If the price rose since, reserve returns the free bytes.
 func (s *hostSpace) reserve(p hostPlaces, price engine.RunnerCost) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

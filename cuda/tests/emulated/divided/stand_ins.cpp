@@ -208,7 +208,7 @@ cudaError_t launch_gather(const GatherArgs& a, const Stream&) {
   return cudaSuccess;
 }
 
-// Of what the ranks do not call here.
+// Functions that the ranks do not call here.
 cudaError_t launch_sample(const SampleArgs&, const Stream&) { return cudaSuccess; }
 int64_t sampler_bytes(int32_t, int32_t) { return 256; }
 cudaError_t launch_slot_sets(const SlotTables&, const SlotSet*, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
