@@ -19,6 +19,7 @@ var hostTests = map[string][]string{
 	"tests/engine_fair_mutex_test.cpp":  {},
 	// The emulated device has the types of CUDA that the kernels' headers name.
 	"tests/engine_step_chains_test.cpp": {"-Itests/emulated", "src/step_chains.cpp"},
+	"tests/gemm_round_times_test.cpp":   {"-Itests/emulated"},
 }
 
 func TestHostProgramsPass(t *testing.T) {

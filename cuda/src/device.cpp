@@ -12,6 +12,7 @@
 #include "kernels/gather.h"
 #include "kernels/gemm/mma_agreement.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/round_times.h"
 #include "src/digest.h"
 #include "src/error.h"
 #include "src/images.h"
@@ -166,6 +167,7 @@ Device::Device(const mr_device_options& options)
     fail(MR_UNIMPLEMENTED, "GPU %d, %s: mma and wgmma add products in different ways here, so that a row's bits would depend on how many "
          "stand beside it; a library built with CUDA_ARCHITECTURES=%d%d does without wgmma", index, properties.name, properties.major,
          properties.minor);
+  CUDA_CHECK(measure_round_times(stream));
   join(options);
 }
 

@@ -185,7 +185,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
     if (sms == 132 && skinny_wgmma_available(device, GetParam(), args_.act)) {
       const bool pair = args_.epilogue == Epilogue::kSwiGLU;
-      ASSERT_EQ(skinny_wgmma_time(device, args_, 0, args_.count), kRoundTimes.at(GetParam(), pair, RoundKernel::kSkinnySingle));
+      ASSERT_EQ(skinny_wgmma_time(device, args_, 0, args_.count), round_times(device).at(GetParam(), pair, RoundKernel::kSkinnySingle));
       ASSERT_FALSE(m128_wgmma_faster(device, args_, 0, args_.count));
     }
     ASSERT_TRUE(outputs(1) == outputs(tokens));

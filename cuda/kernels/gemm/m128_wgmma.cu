@@ -49,11 +49,11 @@ int64_t items_of(M128Share share, const GemmArgs& args, int64_t tiles) {
 }
 
 // Estimates a launch as its rounds of tiles times round_times.h.
-int64_t time_of(M128Share share, const PreparedClusters& m128, const GemmArgs& args, int32_t first, int64_t tiles) {
+int64_t time_of(M128Share share, const PreparedClusters& m128, int32_t device, const GemmArgs& args, int32_t first, int64_t tiles) {
   if (!runs(m128, args, first)) return INT64_MAX;
   const int64_t rounds = (items_of(share, args, tiles) + m128.clusters - 1) / m128.clusters;
   const RoundKernel kernel = share == M128Share::kK ? RoundKernel::kHalfOfK : RoundKernel::kWholeOfK;
-  return rounds * kRoundTimes.at(args.targets[first].weight.type, args.epilogue == Epilogue::kSwiGLU, kernel);
+  return rounds * round_times(device).at(args.targets[first].weight.type, args.epilogue == Epilogue::kSwiGLU, kernel);
 }
 
 // M128Choice is the faster way to share, and its estimated time: INT64_MAX if no kernel runs.
@@ -67,7 +67,7 @@ M128Choice choose(int32_t device, const GemmArgs& args, int32_t first, int32_t l
   M128Choice best{M128Share::kK, INT64_MAX};
   for (int32_t i = 0; i < kM128Shares; ++i) {
     const M128Share share = static_cast<M128Share>(i);
-    const int64_t time = time_of(share, prepared_of(share, device, args, first), args, first, tiles);
+    const int64_t time = time_of(share, prepared_of(share, device, args, first), device, args, first, tiles);
     if (time < best.time) best = {share, time};
   }
   return best;
@@ -80,6 +80,10 @@ cudaError_t prepare_m128_wgmma(int32_t device) {
   return prepare_clusters(prepared[device], kM128Cluster, [](int32_t index, Act act, int32_t share) {
     return find_kernel(index, act, static_cast<M128Share>(share));
   });
+}
+
+int32_t m128_wgmma_clusters(M128Share share, int32_t device, int32_t type, Act act) {
+  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][static_cast<int32_t>(share)].clusters;
 }
 
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last) {
@@ -136,6 +140,7 @@ cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs
 #else
 
 cudaError_t prepare_m128_wgmma(int32_t) { return cudaSuccess; }
+int32_t m128_wgmma_clusters(M128Share, int32_t, int32_t, Act) { return 0; }
 bool m128_wgmma_faster(int32_t, const GemmArgs&, int32_t, int32_t) { return false; }
 int64_t m128_wgmma_time(int32_t, const GemmArgs&, int32_t, int32_t) { return INT64_MAX; }
 cudaError_t launch_m128_wgmma(int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }

@@ -36,6 +36,8 @@ cudaError_t prepare_m128_wgmma(int32_t device);
 int64_t m128_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 bool m128_wgmma_faster(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 cudaError_t launch_m128_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
+// Returns how many clusters the device holds at once; 0 if the kernel does not run there.
+int32_t m128_wgmma_clusters(M128Share share, int32_t device, int32_t type, Act act);
 // Launches with the faster way to share, or with any that the type has: cudaErrorNotSupported if it has not.
 cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
 

@@ -37,7 +37,7 @@ SkinnyRun run_of(int32_t form, int32_t device, const GemmArgs& args, int32_t fir
   const int64_t items = int64_t{tiles} * token_tiles, rounds = (items + skinny.clusters - 1) / skinny.clusters;
   const RoundKernel kernel = form == kSkinnySingle ? RoundKernel::kSkinnySingle : RoundKernel::kSkinny;
   const bool pair = args.epilogue == Epilogue::kSwiGLU;
-  return {form, token_tiles, items, rounds, rounds * kRoundTimes.at(args.targets[first].weight.type, pair, kernel)};
+  return {form, token_tiles, items, rounds, rounds * round_times(device).at(args.targets[first].weight.type, pair, kernel)};
 }
 
 SkinnyRun choose(int32_t device, const GemmArgs& args, int32_t first, int32_t tiles) {
@@ -69,18 +69,27 @@ int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, i
   return choose(device, args, first, wgmma_params(args, first, last, kSkinnyPanels).tiles).time;
 }
 
+int32_t skinny_wgmma_clusters(int32_t device, int32_t type, Act act, int32_t form) {
+  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][form].clusters;
+}
+
 cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
+  const int32_t form = choose(device, args, first, wgmma_params(args, first, last, kSkinnyPanels).tiles).form;
+  return launch_skinny_wgmma_as(form, device, args, first, last, on);
+}
+
+cudaError_t launch_skinny_wgmma_as(int32_t form, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on) {
   WgmmaParams p = wgmma_params(args, first, last, kSkinnyPanels);
-  const SkinnyRun run = choose(device, args, first, p.tiles);
-  const PreparedClusters& skinny = prepared_of(run.form, device, args, first);
-  if (run.rounds == 0) return cudaErrorNotSupported;
+  const SkinnyRun run = run_of(form, device, args, first, p.tiles);
+  const PreparedClusters& skinny = prepared_of(form, device, args, first);
+  if (run.rounds == 0 || (form == kSkinnySingle && run.rounds > 1)) return cudaErrorNotSupported;
   if (run.items > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.token_tiles = run.token_tiles;
   p.items = static_cast<int32_t>(run.items);
   p.item_stride = std::min(p.items, skinny.clusters);
   SkinnyMaps maps{};
   cudaError_t error = map_tokens(args, skinny.kernel.tokens, &maps.tokens);
-  if (error == cudaSuccess && run.form == kSkinnyWithSums) {
+  if (error == cudaSuccess && form == kSkinnyWithSums) {
     const int32_t cols = static_cast<int32_t>(args.targets[first].weight.cols);
     if (!args.summed) error = launch_input_sums({args.x, args.x_stride, args.tokens, cols, args.input_sums}, on);
     if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, skinny.kernel.tokens, &maps.input_sums);
@@ -95,6 +104,8 @@ cudaError_t prepare_skinny_wgmma(int32_t) { return cudaSuccess; }
 bool skinny_wgmma_available(int32_t, int32_t, Act) { return false; }
 int64_t skinny_wgmma_time(int32_t, const GemmArgs&, int32_t, int32_t) { return INT64_MAX; }
 cudaError_t launch_skinny_wgmma(int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
+cudaError_t launch_skinny_wgmma_as(int32_t, int32_t, const GemmArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
+int32_t skinny_wgmma_clusters(int32_t, int32_t, Act, int32_t) { return 0; }
 
 #endif
 

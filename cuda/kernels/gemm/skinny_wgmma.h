@@ -36,5 +36,9 @@ cudaError_t prepare_skinny_wgmma(int32_t device);
 bool skinny_wgmma_available(int32_t device, int32_t type, Act act);
 int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
 cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
+// Launches with a form: cudaErrorNotSupported if the type has not that form, or it needs input sums that are missing.
+cudaError_t launch_skinny_wgmma_as(int32_t form, int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
+// Returns how many clusters of a form the device holds at once; 0 if it does not run there.
+int32_t skinny_wgmma_clusters(int32_t device, int32_t type, Act act, int32_t form);
 
 }  // namespace mr::cuda
