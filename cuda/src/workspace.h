@@ -19,7 +19,7 @@ namespace mr::cuda {
 
 constexpr int32_t kLogitRows = 256;      // rows of logits held at once, at most
 constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GEMMs, or of layer inputs, held at once
-constexpr int32_t kExpertPairs = 16384;  // pairs of a row and an expert computed at once, unless one row has more
+constexpr int32_t kExpertPairs = 32768;  // pairs of a row and an expert computed at once, unless one row has more
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
 constexpr int64_t kStateUnit = 4;        // numbers: 16 bytes, which kernels load and copies move at once
