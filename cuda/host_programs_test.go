@@ -196,7 +196,8 @@ func TestEmulatedRowsOfHeadsAreNormedInParts(t *testing.T) {
 }
 
 // TestEmulatedDivisionHasTheBitsOfOneGPU runs the shards and ranks of models that several emulated
-// devices hold together, with simple dense GEMMs, attention and gathers.
+// devices hold together, and of models with attention over latents on one. Dense GEMMs, attention and
+// gathers are simple ones.
 func TestEmulatedDivisionHasTheBitsOfOneGPU(t *testing.T) {
 	t.Parallel()
 	needGoogleTest(t)
@@ -204,19 +205,19 @@ func TestEmulatedDivisionHasTheBitsOfOneGPU(t *testing.T) {
 	program, kernels := filepath.Join(dir, "test"), filepath.Join(dir, "kernels.o")
 	flags := []string{
 		"-Itests/emulated/divided", "-Itests/emulated/experts", "-Itests/emulated", "-Itests", "-ffp-contract=off",
-		"-fno-strict-aliasing", "-O1", "-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas",
+		"-fno-strict-aliasing", "-O1", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas",
 	}
 	build(t, slices.Concat(flags, []string{
-		"-D__CUDA_ARCH__=900", "-Wno-missing-field-initializers", "-Wno-maybe-uninitialized",
-		"-Wno-uninitialized", "-c", "-o", kernels, "tests/emulated/experts/gemm.cpp",
+		"-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL", "-DMR_HOPPER=1", "-Wno-missing-field-initializers",
+		"-Wno-maybe-uninitialized", "-Wno-uninitialized", "-c", "-o", kernels, "tests/emulated/experts/gemm.cpp",
 	})...)
 	arguments := slices.Concat(flags, []string{
-		"-o", program, kernels, "tests/emulated/divided/divided_test.cpp", "tests/emulated/divided/stand_ins.cpp",
+		"-DMR_HOPPER=0", "-o", program, kernels, "tests/emulated/divided/divided_test.cpp", "tests/emulated/divided/stand_ins.cpp",
 		"tests/emulated/runtime.cpp", "tests/emulated/experts/device.cpp", "kernels/check.cpp", "kernels/gemm/weight.cpp",
 	})
 	for _, name := range []string{
-		"activations", "division", "event_wait", "forward", "kinds", "ledger", "rank", "rank_attention", "rank_experts", "rank_states",
-		"shard", "transfer", "workspace",
+		"activations", "division", "event_wait", "forward", "kinds", "ledger", "rank", "rank_attention", "rank_experts", "rank_latents",
+		"rank_states", "shard", "transfer", "workspace",
 	} {
 		arguments = append(arguments, "src/"+name+".cpp")
 	}
@@ -226,7 +227,7 @@ func TestEmulatedDivisionHasTheBitsOfOneGPU(t *testing.T) {
 	arguments = append(arguments, "-x", "c++")
 	for _, name := range []string{
 		"branch", "elementwise", "experts/choose", "experts/combine", "experts/plan", "experts/route", "experts/router", "gemm/repack",
-		"norm", "qk_rows",
+		"latents", "norm", "qk_rows",
 	} {
 		arguments = append(arguments, "kernels/"+name+".cu")
 	}
@@ -295,6 +296,24 @@ func TestEmulatedStatesMatchFloat64(t *testing.T) {
 		"tests/emulated/experts/device.cpp", "-x", "c++", "kernels/states/convolve.cu", "kernels/states/delta.cu",
 		"kernels/states/gate.cu", "tests/states_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
 	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// TestEmulatedLatentsMatchFloat64 runs the GoogleTests of attention over a latent on an emulated
+// device. 128 heads, and long keys of most shapes, are for a GPU.
+func TestEmulatedLatentsMatchFloat64(t *testing.T) {
+	t.Parallel()
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
+		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
+		"tests/emulated/experts/device.cpp", "kernels/attention/prefill_plan.cpp", "-x", "c++", "kernels/attention/decode.cu",
+		"kernels/attention/latent_decode.cu", "kernels/attention/latent_prefill.cu", "kernels/latents.cu", "kernels/begin.cu",
+		"kernels/experts/plan.cu", "tests/latent_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+	const some = "--gtest_filter=LatentWidths*:FinishLatent*:PlanHeads*:PlaceHeads*:*OneToken*:*TheEndOfATile*:*SecondTile*:" +
+		"*AfterAPrefix*:*AcrossChunks/1_*:*AcrossChunks/16_512*:*AcrossChunks/20_*:*AcrossTiles/7_*:*AcrossTiles/16_512*:" +
+		"*AcrossGroups/1_16*:*AcrossPieces/1_16*-*128_512*"
+	out, err := exec.Command(program, some).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 

@@ -1,5 +1,6 @@
 #include "src/activations.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace mr::cuda {
@@ -10,7 +11,9 @@ constexpr double kLargestF16 = 65504;
 // Returns the least power of two, at least 1, that brings the outputs of norms within f16's range. Weights that are not numbers
 // fail every row, whatever the power.
 float norm_scale(const Shard& shard) {
-  const double largest = std::sqrt(static_cast<double>(shard.desc().hidden)) * static_cast<double>(shard.largest_norm());
+  int32_t widest = shard.desc().hidden;
+  for (const mr_layer_desc& layer : shard.desc().layers) widest = std::max(widest, layer.mixer.query_latent);
+  const double largest = std::sqrt(static_cast<double>(widest)) * static_cast<double>(shard.largest_norm());
   float scale = 1;
   while (std::isfinite(largest) && !(largest / static_cast<double>(scale) < kLargestF16)) scale *= 2;
   return scale;

@@ -2,6 +2,7 @@
 
 #include "cpu/error.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/latent.h"
 #include "kernels/kv.h"
 #include "kernels/rows.h"
 #include "kernels/states/states.h"
@@ -11,6 +12,21 @@ namespace {
 
 [[noreturn]] void refuse(int32_t layer, const char* block) {
   fail(MR_UNIMPLEMENTED, "model layer %d has %s, which this engine has no kernels for", layer, block);
+}
+
+void check_latent(const Description& d, int32_t layer, int32_t shared_bytes) {
+  const mr_mixer_desc& m = d.mixer(layer);
+  const int32_t rotated = rotated_dims(d, m), padded = pad_latent(m.latent, rotated);
+  if (padded == 0)
+    fail(MR_UNIMPLEMENTED,
+         "model layer %d has a latent of %d dims and a rotated key of %d: this engine runs latents of 1 to %d dims, and up to %d dims of "
+         "both",
+         layer, m.latent, rotated, kMostLatent, kMostLatentRow);
+  if (latent_shared_bytes(padded) > shared_bytes)
+    fail(MR_UNIMPLEMENTED,
+         "model layer %d has attention over a latent, which needs %d bytes of shared memory in a block, and this GPU has %d: load the "
+         "model on a GPU of compute capability 8.0, 9.0 or 10.0, or on a CPU worker",
+         layer, latent_shared_bytes(padded), shared_bytes);
 }
 
 void check_attention(const mr_mixer_desc& m, int32_t layer, int32_t shared_bytes) {
@@ -40,6 +56,7 @@ void check_shared(const Description& d, int32_t layer) {
   const mr_mixer_desc& m = d.mixer(layer);
   if (m.kind == MR_MIX_DELTA) refuse_shared("a gated delta rule");
   if (m.kind == MR_MIX_CONV) refuse_shared("a short convolution");
+  if (by_latent(m)) refuse_shared("attention over a latent");
 }
 
 }  // namespace
@@ -47,15 +64,14 @@ void check_shared(const Description& d, int32_t layer) {
 Kinds::Kinds(const Description& desc) {
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
     const mr_mixer_desc& m = desc.mixer(i);
-    if (!attends(m)) {
+    if (!keeps_keys(m)) {
       of_layer.push_back(-1);
       continue;
     }
+    const AttentionKind own{m.heads, m.kv_heads, m.key_dim, m.window, m.latent, by_latent(m) ? rotated_dims(desc, m) : 0};
     size_t kind = 0;
-    while (kind < kinds.size() && (kinds[kind].heads != m.heads || kinds[kind].kv_heads != m.kv_heads || kinds[kind].head_dim != m.key_dim ||
-                                   kinds[kind].window != m.window))
-      ++kind;
-    if (kind == kinds.size()) kinds.push_back({m.heads, m.kv_heads, m.key_dim, m.window});
+    while (kind < kinds.size() && !(kinds[kind] == own)) ++kind;
+    if (kind == kinds.size()) kinds.push_back(own);
     of_layer.push_back(static_cast<int32_t>(kind));
   }
 }
@@ -72,7 +88,7 @@ void check_description(const Description& desc, int32_t ranks, int32_t shared_by
   if (static_cast<int32_t>(desc.ropes.size()) > kMostRopes)
     fail(MR_UNIMPLEMENTED, "model has %zu rotations: this engine computes at most %d", desc.ropes.size(), kMostRopes);
   for (int32_t i = 0; i < desc.layer_count(); ++i) {
-    if (by_latent(desc.mixer(i))) refuse(i, "attention over a latent");
+    if (by_latent(desc.mixer(i))) check_latent(desc, i, shared_bytes);
     if (attends(desc.mixer(i))) check_attention(desc.mixer(i), i, shared_bytes);
     if (desc.mixer(i).kind == MR_MIX_DELTA) check_delta(desc.mixer(i), i);
     if (ranks > 1) check_shared(desc, i);

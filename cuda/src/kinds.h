@@ -12,6 +12,12 @@ namespace mr::cuda {
 struct AttentionKind {
   int32_t heads, kv_heads, head_dim;
   int32_t window;  // 0 = none
+  int32_t latent, rotated;  // dims of a latent and of its rotated key; 0 of other attention
+
+  bool operator==(const AttentionKind& other) const {
+    return heads == other.heads && kv_heads == other.kv_heads && head_dim == other.head_dim && window == other.window &&
+           latent == other.latent && rotated == other.rotated;
+  }
 };
 
 // The kinds of a model in the order of their first layers, and each layer's.

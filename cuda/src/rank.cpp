@@ -65,6 +65,7 @@ void Rank::begin(const StepShape& shape, const Stream& on) {
   begin_rows(shape, on);
   CUDA_CHECK(launch_dequant_rows({shard_.embedding(), space_.token, shape.rows, space_.x, sizes_.hidden_stride, desc_.embedding_scale}, on));
   if (desc_.layer_input_width != 0) layer_inputs(shape, on);
+  plan_heads(shape, on);
 }
 
 // Products of the embeddings with their projection for all layers, and from these and a second embedding the layers' inputs.
@@ -219,7 +220,8 @@ void Rank::end_branch(const StepShape& shape, bool branch, const float* norm, co
 
 Rank::BranchNorm Rank::mixer_norm(int32_t index) const {
   const Layer& l = shard_.layer(index);
-  const Act act = activations_.act_of({&l.q, &l.k, &l.v, &l.mix_in, &l.mix_gate, &l.delta_beta, &l.delta_alpha});
+  const Act act = activations_.act_of({&l.q, &l.k, &l.v, &l.q_down, &l.kv_down, &l.mix_in, &l.mix_gate, &l.delta_beta,
+                                       &l.delta_alpha});
   return {l.attn_norm, normed_type(act, l.attn_norm), index > 0 && ends_layer(index - 1)};
 }
 
@@ -258,6 +260,7 @@ void Rank::mix_tokens(const StepShape& shape, int32_t index, const Stream& on) {
   switch (desc_.mixer(index).kind) {
     case MR_MIX_DELTA: return gated_delta(shape, index, on);
     case MR_MIX_CONV: return short_convolution(shape, index, on);
+    case MR_MIX_LATENT: return attend_by_latent(shape, index, on);
     default: return attend(shape, index, on);
   }
 }
@@ -265,12 +268,12 @@ void Rank::mix_tokens(const StepShape& shape, int32_t index, const Stream& on) {
 InputType Rank::mixed_type(int32_t index) const {
   const Layer& l = shard_.layer(index);
   const Act act = activations_.act_of({&l.o, &l.mix_out});
-  return attends(desc_.mixer(index)) ? activations_.attended(act) : activations_.carried(act);
+  return keeps_keys(desc_.mixer(index)) ? activations_.attended(act) : activations_.carried(act);
 }
 
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  const PackedWeight& out = attends(desc_.mixer(index)) ? l.o : l.mix_out;
+  const PackedWeight& out = keeps_keys(desc_.mixer(index)) ? l.o : l.mix_out;
   branch_gemm(shape, out, l.o_bias, space_.attention[static_cast<size_t>(index)], mixed_type(index), ends_mixer(desc_, index), on);
 }
 

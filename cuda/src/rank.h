@@ -106,6 +106,22 @@ class Rank {
   void begin_rows(const StepShape& shape, const Stream& on);
   void layer_inputs(const StepShape& shape, const Stream& on);
   void attend(const StepShape& shape, int32_t layer, const Stream& on);
+  void plan_heads(const StepShape& shape, const Stream& on);
+  void attend_by_latent(const StepShape& shape, int32_t layer, const Stream& on);
+  void latent_products(const StepShape& shape, int32_t layer, const Stream& on);
+  void finish_latent(const StepShape& shape, int32_t layer, const Stream& on);
+  // Multiplies each head of all rows with its own matrix. Head h of row r is at x + (r heads + h) x_stride, of type act; its product, of
+  // type out_act, goes to out + r out_stride + h head_stride.
+  struct HeadProducts {
+    const PackedWeight* stack;  // the matrices of heads
+    Act act;
+    void* x;
+    int64_t x_stride;
+    void* out;
+    int64_t out_stride, head_stride;
+    Act out_act;
+  };
+  void multiply_heads(const StepShape& shape, int32_t layer, const HeadProducts& products, const Stream& on);
   void gated_delta(const StepShape& shape, int32_t layer, const Stream& on);
   void short_convolution(const StepShape& shape, int32_t layer, const Stream& on);
   InputType mixed_type(int32_t layer) const;  // of what O or MIX_OUT multiplies

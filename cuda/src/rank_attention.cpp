@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/latent.h"
 #include "kernels/qk_rows.h"
 #include "kernels/qkv.h"
 #include "src/error.h"
@@ -124,7 +125,9 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   const mr_mixer_desc& m = desc_.mixer(index);
   const int32_t kind = sizes_.kinds.of_layer[static_cast<size_t>(index)];
   const LayerCache& cache = sizes_.caches[static_cast<size_t>(index)];
-  const ActRows& out = space_.attention[static_cast<size_t>(index)];
+  const bool latent = by_latent(m);
+  const int64_t summed = int64_t{m.heads} * sizes_.layout(index).head_dim;
+  const ActRows out = latent ? ActRows{space_.latents.summed, summed} : space_.attention[static_cast<size_t>(index)];
   AttentionArgs args{};
   args.layout = sizes_.layout(index);
   args.heads = m.heads;
@@ -135,7 +138,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   if (shard_.layer(index).sinks != nullptr) args.sinks = shard_.layer(index).sinks + first_column / m.key_dim;
   args.q_stride = sizes_.q_stride;
   args.out_stride = out.stride;
-  args.out_act = mixed_type(index).act;
+  args.out_act = latent ? activations_.act_of({&shard_.layer(index).v_up}) : mixed_type(index).act;
   args.keys = kv_.data() + cache.keys;
   args.values = kv_.data() + cache.values;
   void* const part = act_column(out.base, first_column);
@@ -151,7 +154,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
     decode.plan = decode_plan(kind, piece);
     decode.workspace = space_.decode[static_cast<size_t>(kind)];
     decode.sm_count = device().properties.multiProcessorCount;
-    CUDA_CHECK(launch_decode_attention(decode, on));
+    CUDA_CHECK(latent ? launch_decode_latent(decode, on) : launch_decode_attention(decode, on));
   }
   const StepShape::Prefill& plan = shape.prefill[kind];
   PrefillAttentionArgs prefill{};
@@ -167,7 +170,7 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   for (int32_t i = 0; i < plan.group_count; ++i) {
     prefill.item_count = plan.groups[i].items;
     prefill.merge_count = plan.groups[i].merges;
-    CUDA_CHECK(launch_prefill_attention(prefill, on));
+    CUDA_CHECK(latent ? launch_prefill_latent(prefill, on) : launch_prefill_attention(prefill, on));
     prefill.items += prefill.item_count;
     prefill.merges += prefill.merge_count;
   }

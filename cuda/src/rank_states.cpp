@@ -12,7 +12,7 @@ namespace mr::cuda {
 void Rank::lay_out_taps() {
   for (int32_t i = 0; i < desc_.layer_count(); ++i) {
     const mr_mixer_desc& m = desc_.mixer(i);
-    if (attends(m)) continue;
+    if (keeps_keys(m)) continue;
     const size_t width = static_cast<size_t>(conv_width(m, desc_.hidden)), conv = static_cast<size_t>(m.conv);
     std::vector<float> columns(width * conv), taps(width * conv);
     device().transfers.download(columns.data(), shard_.layer(i).mix_conv, columns.size() * sizeof(float));

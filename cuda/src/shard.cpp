@@ -74,7 +74,7 @@ void Shard::keep_vectors(const uint8_t* file, uint64_t stride, Part& part) {
     device_.transfers.copy(part.memory.data() + i * each, file + i * stride, part.file_bytes / copies);
   const float* const vector = part.memory.as<float>();
   if (tensor.role == MR_ROLE_ATTN_NORM || tensor.role == MR_ROLE_FFN_NORM || tensor.role == MR_ROLE_EXPERT_NORM ||
-      tensor.role == MR_ROLE_OUTPUT_NORM) {
+      tensor.role == MR_ROLE_OUTPUT_NORM || tensor.role == MR_ROLE_Q_LATENT_NORM) {
     std::vector<float> weights(static_cast<size_t>(tensor.dims[0]));
     device_.transfers.download(weights.data(), part.memory.data(), part.file_bytes);
     for (const float weight : weights) part.largest_norm = std::max(part.largest_norm, std::fabs(weight));

@@ -62,7 +62,7 @@ class Shard {
   const PackedWeight& input_embedding() const { return weights_.input_embedding; }    // null without layer inputs
   const PackedWeight& input_projection() const { return weights_.input_projection; }
   const float* input_norm() const { return weights_.input_norm; }
-  float largest_norm() const;                                           // absolute weight of the norms over hidden
+  float largest_norm() const;                                           // absolute weight of the norms over hidden and latents of queries
   const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
  private:
@@ -71,7 +71,7 @@ class Shard {
     uint64_t file_bytes;    // of this part
     Memory memory;          // the resident bytes: a vector's floats, or the packed weight's
     PackedWeight weight;    // of a matrix; of a stack its first
-    float largest_norm = 0; // of a norm over hidden
+    float largest_norm = 0; // of a norm over hidden, or over a latent of queries
   };
 
   const Part& at(int32_t tensor) const { return *parts_[static_cast<size_t>(tensor)]; }

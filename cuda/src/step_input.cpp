@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "cpu/runner_config.h"
+#include "kernels/attention/latent.h"
 #include "src/blocks.h"
 #include "src/error.h"
 #include "src/workspace.h"
@@ -137,8 +138,10 @@ StepInput::StepInput(const Description& model, const mr_runner_config& config, c
       row_of_(static_cast<size_t>(config.max_batched_tokens)),
       feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
   for (const AttentionKind& kind : sizes.kinds.kinds) {
-    tilings_.push_back({prefill_tile_rows(kind.head_dim, kind.heads, kind.kv_heads),
-                        {prefill_columns(kind.heads, kind.kv_heads), sm_count, sizes.prefill_places}, {}});
+    const bool latent = kind.latent != 0;
+    tilings_.push_back({latent ? prefill_latent_tile_rows(kind.heads) : prefill_tile_rows(kind.head_dim, kind.heads, kind.kv_heads),
+                        {latent ? prefill_latent_columns(kind.heads) : prefill_columns(kind.heads, kind.kv_heads), sm_count,
+                         sizes.prefill_places}, {}});
     tilings_.back().tiles.reserve(row_of_.size());
   }
 }

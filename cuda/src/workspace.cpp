@@ -5,6 +5,7 @@
 
 #include "cpu/runner_config.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/latent.h"
 #include "kernels/experts/experts.h"
 #include "kernels/gather.h"
 #include "kernels/gemm/gemm.h"
@@ -111,8 +112,45 @@ StateSpace lay_out_states(const Description& d, const Sizes& s, Pieces& pieces) 
     space.beta = pieces.take<float>(t * s.scalar_stride);
   }
   for (const mr_layer_desc& layer : d.layers)
-    space.taps.push_back(attends(layer.mixer) ? nullptr : pieces.take<float>(layer.mixer.conv * conv_width(layer.mixer, d.hidden)));
+    space.taps.push_back(keeps_keys(layer.mixer) ? nullptr : pieces.take<float>(layer.mixer.conv * conv_width(layer.mixer, d.hidden)));
   return space;
+}
+
+LatentSpace lay_out_latents(const Description& d, const Sizes& s, Pieces& pieces) {
+  LatentSpace space{};
+  if (s.product_stride == 0) return space;
+  WideRows queries(pieces, s.tokens);
+  for (const mr_layer_desc& layer : d.layers)
+    space.queries.push_back(layer.mixer.query_latent == 0 ? ActRows{nullptr, 0} : queries.of(layer.mixer.query_latent));
+  space.plain = pieces.act(s.tokens * s.plain_stride);
+  space.summed = pieces.act(s.tokens * s.summed_stride);
+  int64_t pairs = 0;
+  for (const AttentionKind& kind : s.kinds.kinds) {
+    HeadPlans plans{};
+    if (kind.latent != 0) {
+      const int32_t of_kind = s.head_rows(kind.heads) * kind.heads;
+      pairs = std::max<int64_t>(pairs, of_kind);
+      for (const GemmClass c : {GemmClass::kDecode, GemmClass::kPrefill})
+        for (ExpertPlan& plan : plans.of[static_cast<int32_t>(c)])
+          plan = {pieces.take<int32_t>(of_kind), pieces.take<int32_t>(kind.heads), pieces.take<int32_t>(kind.heads),
+                  pieces.take<ExpertTile>(expert_tiles(kind.heads, of_kind, kLeastExpertTile)), pieces.take<int32_t>(1), nullptr};
+    }
+    space.plans.push_back(plans);
+  }
+  space.products = pieces.take<float>(pairs * s.product_stride);
+  return space;
+}
+
+int64_t decode_bytes(const Sizes& s, size_t kind) {
+  const AttentionKind& k = s.kinds.kinds[kind];
+  return k.latent != 0 ? decode_latent_bytes(s.decode_rows, s.decode_units, k.heads, s.layouts[kind].padded_dim)
+                       : decode_attention_bytes(s.decode_rows, s.decode_units, k.heads, k.head_dim);
+}
+
+int64_t prefill_bytes(const Sizes& s, size_t kind) {
+  const AttentionKind& k = s.kinds.kinds[kind];
+  return k.latent != 0 ? prefill_latent_bytes(s.prefill_places, k.heads, s.layouts[kind].padded_dim)
+                       : prefill_attention_bytes(s.prefill_places, k.heads, k.head_dim);
 }
 
 }  // namespace
@@ -120,18 +158,25 @@ StateSpace lay_out_states(const Description& d, const Sizes& s, Pieces& pieces) 
 Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : kinds(part_of(d, 0, ranks)) {
   const Description part = part_of(d, 0, ranks);
   for (const AttentionKind& kind : kinds.kinds)
-    layouts.push_back(KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
-                               c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct});
+    layouts.push_back(kind.latent != 0 ? latent_layout(attention_act(c), c.block_size, kind.latent, kind.rotated)
+                                       : KvLayout{attention_act(c), c.block_size, kind.kv_heads, kind.head_dim, pad_head_dim(kind.head_dim),
+                                                  c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct});
   lay_out_cache(part, c);
   lay_out_state(part);
   hidden_stride = row_stride(d.hidden);
   q_stride = qkv_stride = heads_stride = gate_stride = convolved_stride = mix_gate_stride = scalar_stride = 0;
+  plain_stride = summed_stride = product_stride = 0;
   for (int32_t i = 0; i < d.layer_count(); ++i) {
     const mr_mixer_desc& m = part.mixer(i);
+    if (keeps_keys(m)) q_stride = std::max(q_stride, row_stride(int64_t{m.heads} * layout(i).padded_dim));
     if (attends(m)) {
-      q_stride = std::max(q_stride, row_stride(int64_t{m.heads} * layout(i).padded_dim));
       qkv_stride = std::max(qkv_stride, row_stride(query_width(m) + key_width(m) + value_width(m)));
       if (ranks > 1 && (m.flags & MR_MIX_QK_ROW_NORM) != 0) heads_stride = std::max(heads_stride, row_stride(ranks * heads_width(m)));
+    } else if (by_latent(m)) {
+      qkv_stride = std::max(qkv_stride, row_stride(LatentRow(part, m).width));
+      plain_stride = std::max(plain_stride, m.heads * plain_dims(part, m));
+      summed_stride = std::max(summed_stride, int64_t{m.heads} * layout(i).head_dim);
+      product_stride = std::max(product_stride, (int64_t{std::max(m.latent, m.value_dim)} + 3) / 4 * 4);
     } else {
       qkv_stride = std::max(qkv_stride, row_stride(mix_in_width(m, d.hidden)));
     }
@@ -175,14 +220,14 @@ uint64_t Sizes::lay_out_group(const Description& part, const mr_runner_config& c
   std::vector<size_t> group_of(part.layers.size());
   std::vector<int32_t> first_plane(part.layers.size());
   for (int32_t i = 0; i < part.layer_count(); ++i) {
-    if (!attends(part.mixer(i)) || part.mixer(i).kv_layer != 0 || windowed[static_cast<size_t>(i)] != window) continue;
+    if (!keeps_keys(part.mixer(i)) || part.mixer(i).kv_layer != 0 || windowed[static_cast<size_t>(i)] != window) continue;
     const int64_t bytes = layout(i).block_bytes();
     size_t g = 0;
     while (g < groups.size() && groups[g].plane_bytes != bytes) ++g;
     if (g == groups.size()) groups.push_back({0, bytes, 0, blocks * bytes, 0});
     group_of[static_cast<size_t>(i)] = g;
     first_plane[static_cast<size_t>(i)] = groups[g].planes;
-    groups[g].planes += 2;
+    groups[g].planes += by_latent(part.mixer(i)) ? 1 : 2;
   }
   int64_t block = 0;
   for (BlockGroup& group : groups) {
@@ -191,11 +236,12 @@ uint64_t Sizes::lay_out_group(const Description& part, const mr_runner_config& c
     block += group.planes * group.plane_bytes;
   }
   for (int32_t i = 0; i < part.layer_count(); ++i) {
-    if (!attends(part.mixer(i)) || windowed[static_cast<size_t>(i)] != window) continue;
+    if (!keeps_keys(part.mixer(i)) || windowed[static_cast<size_t>(i)] != window) continue;
     const size_t own = static_cast<size_t>(i - part.mixer(i).kv_layer);
     const BlockGroup& group = groups[group_of[own]];
     const int64_t keys = group.pool_at + first_plane[own] * group.pool_stride;
-    caches[static_cast<size_t>(i)] = {static_cast<uint64_t>(keys), static_cast<uint64_t>(keys + group.pool_stride)};
+    const bool one = by_latent(part.mixer(i));  // plane
+    caches[static_cast<size_t>(i)] = {static_cast<uint64_t>(keys), static_cast<uint64_t>(one ? keys : keys + group.pool_stride)};
   }
   return static_cast<uint64_t>(block);
 }
@@ -237,6 +283,8 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   }
   experts = lay_out_experts(d, s, model.ranks(), pieces);
   states = lay_out_states(d, s, pieces);
+  latents = lay_out_latents(d, s, pieces);
+  for (const ActRows& rows : latents.queries) widest = std::max(widest, rows.stride);
   input_sums = pieces.bytes(static_cast<uint64_t>(input_sum_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
   semaphores = pieces.take<uint32_t>(kGemmSemaphores);
   gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.gate_stride);
@@ -248,12 +296,12 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   for (const Rope& rope : d.ropes) frequencies.push_back(pieces.take<double>(std::max(rope.dims / 2, 1)));
   plan_first = pieces.take<int32_t>(int64_t{s.kinds.count()} * s.decode_parts * (s.decode_rows + 1));
   plan_span = pieces.take<int32_t>(int64_t{s.kinds.count()} * s.decode_parts);
-  int64_t prefill_bytes = 0;
-  for (const AttentionKind& kind : s.kinds.kinds) {  // the counters of decode attention lie where its kind says
-    decode.push_back(pieces.bytes(static_cast<uint64_t>(decode_attention_bytes(s.decode_rows, s.decode_units, kind.heads, kind.head_dim))));
-    prefill_bytes = std::max(prefill_bytes, prefill_attention_bytes(s.prefill_places, kind.heads, kind.head_dim));
+  int64_t most_prefill = 0;
+  for (size_t kind = 0; kind < s.kinds.kinds.size(); ++kind) {  // the counters of decode attention lie where its kind says
+    decode.push_back(pieces.bytes(static_cast<uint64_t>(decode_bytes(s, kind))));
+    most_prefill = std::max(most_prefill, prefill_bytes(s, kind));
   }
-  prefill = pieces.bytes(static_cast<uint64_t>(prefill_bytes));
+  prefill = pieces.bytes(static_cast<uint64_t>(most_prefill));
   sampler = pieces.bytes(static_cast<uint64_t>(sampler_bytes(s.logit_rows, d.vocab)));
   const int64_t slot_count = c.max_sequences;
   slots.mask_words = (d.vocab + 31) / 32;

@@ -20,6 +20,7 @@ namespace mr::cuda {
 constexpr int32_t kLogitRows = 256;      // rows of logits held at once, at most
 constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GEMMs, or of layer inputs, held at once
 constexpr int32_t kExpertPairs = 32768;  // pairs of a row and an expert computed at once, unless one row has more
+constexpr int32_t kHeadPairs = 16384;    // pairs of a row and a head multiplied at once by matrices of heads, unless one row has more
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
 constexpr int64_t kStateUnit = 4;        // numbers: 16 bytes, which kernels load and copies move at once
@@ -52,6 +53,9 @@ struct Sizes {
   int64_t hidden_stride, q_stride, qkv_stride, gate_stride, inputs_stride, vocab_stride;  // elements
   int64_t heads_stride;   // of several ranks with norms over all heads; else 0
   int64_t convolved_stride, mix_gate_stride, scalar_stride;  // of gated delta nets; 0 without them
+  // Of attention over a latent, 0 without it: elements of a row's heads before and after its matrices of heads, in act, and f32 numbers of
+  // the products of a head.
+  int64_t plain_stride, summed_stride, product_stride;
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
   int32_t decode_parts;   // such pieces in one step, at most
@@ -74,6 +78,8 @@ struct Sizes {
   uint64_t state_bytes() const { return static_cast<uint64_t>(state_floats) * sizeof(float); }
   // Rows of a mixture that are computed at once.
   int32_t expert_rows(const mr_experts_desc& experts) const { return std::min(tokens, std::max(1, kExpertPairs / experts.used)); }
+  // Rows whose heads are multiplied at once by matrices of heads.
+  int32_t head_rows(int32_t heads) const { return std::min(tokens, std::max(1, kHeadPairs / heads)); }
   const KvLayout& layout(int32_t layer) const { return layouts[static_cast<size_t>(kinds.of_layer[static_cast<size_t>(layer)])]; }
 
  private:
@@ -124,11 +130,37 @@ struct StateSpace {
   std::vector<float*> taps;  // by layer: (conv, width), the columns of a tap one after another; null of attention
 };
 
+// Elements from head to head of the queries' parts that are not rotated: whole pieces of 16 bytes.
+inline int64_t plain_dims(const Description& d, const mr_mixer_desc& m) { return (m.key_dim - rotated_dims(d, m) + 7) / 8 * 8; }
+
+// Where a row of space().qkv has the products of attention over a latent: Q, the latent of queries, the latent and its key. Each begins at
+// a multiple of 16 bytes.
+struct LatentRow {
+  int64_t query_latent, cached, width;
+  LatentRow(const Description& d, const mr_mixer_desc& m)
+      : query_latent((query_width(m) + 3) / 4 * 4), cached(query_latent + (m.query_latent + 3) / 4 * 4),
+        width(cached + cached_width(d, m)) {}
+};
+
+// The plans by which matrices of heads are multiplied, for the rows of each class: [0] of head_rows(heads) rows, [1] of the rest.
+struct HeadPlans {
+  ExpertPlan of[2][2];  // by GemmClass
+};
+
+// Memory of attention over a latent; null without it.
+struct LatentSpace {
+  std::vector<ActRows> queries;  // by layer: (T, stride) act: the normed latent of queries; null without one
+  void* plain;                   // (T, plain_stride) act: by head, the part of the queries that is not rotated
+  void* summed;                  // (T, summed_stride) act: by head, the weighted sum of latents
+  float* products;               // (pairs, product_stride) of a matrix of heads
+  std::vector<HeadPlans> plans;  // by kind of attention; null of other kinds
+};
+
 // f32 unless stated; T = tokens, L = logit_rows.
 struct Workspace {
   float* x;        // (T, hidden_stride) residual stream
   void* norm;      // (T, hidden_stride) act (activations.h); of the head: (L, hidden_stride)
-  float* qkv;      // (T, qkv_stride): Q, K, V one after another, or MIX_IN's product
+  float* qkv;      // (T, qkv_stride): Q, K, V one after another, a LatentRow, or MIX_IN's product
   float* heads;    // (T, heads_stride): heads_width() numbers of one rank after another
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
   std::vector<ActRows> attention;  // by layer: (T, stride) act: heads of head_dim, or what MIX_OUT multiplies
@@ -140,6 +172,7 @@ struct Workspace {
   ActRows input_ffn;     // (T, stride) act: layer_input_width
   ExpertSpace experts;
   StateSpace states;
+  LatentSpace latents;
   void* input_sums;     // of a GEMM of T or L rows (input_sums.h)
   uint32_t* semaphores; // (kGemmSemaphores) zeros between GEMMs (gemm.h)
   float *gate, *up;  // (min(T, kGateRows), gate_stride) each

@@ -55,6 +55,18 @@ mr_mixer_desc delta_net(int32_t key_dim) {
   return m;
 }
 
+// With a rotation of 64 dims.
+mr_mixer_desc latent_of(int32_t latent) {
+  mr_mixer_desc m{};
+  m.kind = MR_MIX_LATENT;
+  m.heads = 2;
+  m.kv_heads = 1;
+  m.key_dim = 80;
+  m.value_dim = 32;
+  m.latent = latent;
+  return m;
+}
+
 TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   const auto refused = [&](const char* name, auto change) {
     Description desc = description_of(desc_of(4, 2, 64));
@@ -65,7 +77,7 @@ TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
   };
   refused("layer 1: head_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer.key_dim = l.mixer.value_dim = 513; });
   refused("layer 1 has heads whose keys and values differ", [](Description&, mr_layer_desc& l) { l.mixer.value_dim = 32; });
-  refused("layer 1 has attention over a latent", [](Description&, mr_layer_desc& l) { l.mixer.kind = MR_MIX_LATENT; });
+  refused("layer 1 has a latent of 513 dims", [](Description&, mr_layer_desc& l) { l.mixer = latent_of(513); });
   refused("layer 1 has attention that sees later positions", [](Description&, mr_layer_desc& l) { l.mixer.flags |= MR_MIX_BIDIRECTIONAL; });
   refused("layer 1: key_dim is 513", [](Description&, mr_layer_desc& l) { l.mixer = delta_net(513); });
   refused("5 rotations", [](Description& d, mr_layer_desc&) { d.ropes.resize(5, d.ropes[0]); });
@@ -121,6 +133,17 @@ TEST_F(Config, RefusesHeadsThatSharedMemoryDoesNotHold) {
       EXPECT_NE(small.message.find("layer 1: head_dim is " + std::to_string(dim)), std::string::npos) << small.message;
     }
     EXPECT_EQ(refusal_of([&] { check_description(desc, 1, 163 << 10); }).code, MR_OK) << dim;
+  }
+}
+
+TEST_F(Config, RefusesLatentsThatSharedMemoryOrDevicesDoNotHold) {
+  Description desc = description_of(desc_of(4, 2, 64));
+  desc.layers[1].mixer = latent_of(512);
+  EXPECT_EQ(refusal_of([&] { check_description(desc, 1, 163 << 10); }).code, MR_OK);
+  for (const auto& [ranks, shared] : {std::pair{1, 99 << 10}, std::pair{2, 163 << 10}}) {
+    const Refusal refused = refusal_of([&, r = ranks, s = shared] { check_description(desc, r, s); });
+    EXPECT_EQ(refused.code, MR_UNIMPLEMENTED);
+    EXPECT_NE(refused.message.find("layer 1 has attention over a latent"), std::string::npos) << refused.message;
   }
 }
 

@@ -51,15 +51,6 @@ constexpr int kBlocksAnSm = kDim <= 128 && kTogether == kShallow ? 4 : 2;
 template <int kDim, int kTogether>
 constexpr int kAhead = kBlocksAnSm<kDim, kTogether> == 4 ? 4 : kDim <= 128 ? 16 : 8;
 
-// Writes zeros for rows without units.
-__device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, const int32_t* first) {
-  const int32_t width = a.common.heads * a.common.layout.head_dim;
-  for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
-    if (first[r + 1] == first[r])
-      for (int32_t i = threadIdx.x; i < width; i += kThreads)
-        static_cast<uint16_t*>(a.common.out)[r * a.common.out_stride + i] = 0;  // of either type
-}
-
 // kRuled: a window or a cap. Other kernels keep their registers.
 template <class T, int kDim, bool kF8, int kTogether, bool kRuled>
 __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode_attention(const __grid_constant__ Params p) {

@@ -14,6 +14,15 @@ namespace mr::cuda::decode {
 template <int kDim>
 constexpr int kQuads = kDim / 4;
 
+// Writes zeros for rows without units.
+__device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, const int32_t* first) {
+  const int32_t width = a.common.heads * a.common.layout.head_dim;
+  for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
+    if (first[r + 1] == first[r])
+      for (int32_t i = threadIdx.x; i < width; i += kThreads)
+        static_cast<uint16_t*>(a.common.out)[r * a.common.out_stride + i] = 0;  // of either type
+}
+
 // Returns whether `more` completes the counter to `all`, and then zeroes it for the next launch. Earlier blocks' writes
 // are then visible to all threads of this block. All threads must call it; `last` is shared.
 __device__ __forceinline__ bool is_last(int32_t* done, int32_t more, int32_t all, bool& last) {
@@ -26,23 +35,27 @@ __device__ __forceinline__ bool is_last(int32_t* done, int32_t more, int32_t all
   return last;
 }
 
-// Writes a quad of an item's output, divided by the sum of weights. Heads begin at even elements if their dim is even.
-template <int kDim>
+// Writes a quad of an item's output, divided by the sum of weights. Heads begin at even elements if their dim is even. If not kDivides it
+// is multiplied by the reciprocal of the sum, for kernels whose registers have no room for divisions.
+template <int kDim, bool kDivides = true>
 __device__ __forceinline__ void finish(const Plan& plan, const Item& item, int quad, float4 x, Part all) {
   const AttentionArgs& a = plan.p.args.common;
   const int32_t dim = a.layout.head_dim, d = quad % kQuads<kDim> * 4;
   const int64_t head = item.head0 + quad / kQuads<kDim>;
-  const float share = add_sink(all, a.sinks, head), sum = all.sum;
+  float share = add_sink(all, a.sinks, head);
+  const float sum = all.sum;
+  if constexpr (!kDivides) share /= sum;
   x = make_float4(x.x * share, x.y * share, x.z * share, x.w * share);
+  if constexpr (kDivides) x = make_float4(x.x / sum, x.y / sum, x.z / sum, x.w / sum);
   uint16_t* const out = static_cast<uint16_t*>(a.out) + item.row * a.out_stride + head * dim + d;
   if (dim % 2 == 0) {
-    if (d < dim) *reinterpret_cast<uint32_t*>(out) = act_bits(a.out_act, x.x / sum, x.y / sum);
-    if (d + 2 < dim) *reinterpret_cast<uint32_t*>(out + 2) = act_bits(a.out_act, x.z / sum, x.w / sum);
+    if (d < dim) *reinterpret_cast<uint32_t*>(out) = act_bits(a.out_act, x.x, x.y);
+    if (d + 2 < dim) *reinterpret_cast<uint32_t*>(out + 2) = act_bits(a.out_act, x.z, x.w);
   } else {
     const float elements[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (d + i < dim) out[i] = act_bits(a.out_act, elements[i] / sum);
+      if (d + i < dim) out[i] = act_bits(a.out_act, elements[i]);
   }
 }
 
@@ -104,12 +117,12 @@ __device__ __forceinline__ void merge_parts(const Plan& plan, const Item& item, 
 
 // Runs after an item that is not a whole row has been written to the workspace. `totals` (kTileHeads) and `last` are
 // shared and written after barriers.
-template <int kDim, int kAhead>
+template <int kDim, int kAhead, bool kDivides = true>
 __device__ __forceinline__ void deliver(const Plan& plan, const Item& item, float2* totals, bool& last) {
   const Params& p = plan.p;
   const int32_t group0 = item.unit - item.unit % plan.d.group_units, in_group = min(plan.d.group_units, item.units - group0);
   const int32_t row_place = plan.d.first[item.row], group_place = row_place + group0;
-  const auto into_row = [&](int quad, const float4& x, const Part& part) { finish<kDim>(plan, item, quad, x, part); };
+  const auto into_row = [&](int quad, const float4& x, const Part& part) { finish<kDim, kDivides>(plan, item, quad, x, part); };
   if (item.count < in_group) {
     int32_t* const done = p.group_done + static_cast<int64_t>(group_place) * plan.d.columns + item.column;
     if (!is_last(done, item.count, in_group, last)) return;

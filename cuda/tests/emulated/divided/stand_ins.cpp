@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/latent.h"
 #include "kernels/gather.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/repack.h"
@@ -171,6 +172,44 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& a, const Stream
   return cudaSuccess;
 }
 
+namespace {
+
+// A head sees the latent and the key of its own row alone, where the cache has them.
+void attend_latents(const AttentionArgs& a, int32_t count, const void* q, void* out, const Rows& rows) {
+  const int32_t dim = a.layout.head_dim, width = a.layout.padded_dim, size = a.layout.block_size;
+  for (int32_t r = 0; r < count; ++r) {
+    const int32_t position = rows.position[r];
+    const int64_t block = rows.slot[r] < 0 ? 0 : rows.block_ids[rows.table[r] + position / size];
+    const int64_t at = block * a.layout.block_elements() + position % size * width;
+    const uint16_t* const key = static_cast<const uint16_t*>(a.keys) + at;
+    for (int32_t h = 0; h < a.heads; ++h) {
+      const uint16_t* const query = static_cast<const uint16_t*>(q) + r * a.q_stride + h * width;
+      float score = 0;
+      for (int32_t d = 0; d < width; ++d) score += value_of(a.layout.act, query[d]) * value_of(a.layout.act, key[d]);
+      for (int32_t d = 0; d < dim; ++d)
+        static_cast<uint16_t*>(out)[r * a.out_stride + h * dim + d] =
+            rows.slot[r] < 0 ? 0 : bits_of(a.out_act, value_of(a.layout.act, key[d]) + a.scale * score);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_decode_latent(const DecodeAttentionArgs& a, const Stream&) {
+  attend_latents(a.common, a.count, a.common.q, a.common.out, a.common.rows);
+  return cudaSuccess;
+}
+
+// The rows after the decode rows, as of launch_prefill_attention.
+cudaError_t launch_prefill_latent(const PrefillAttentionArgs& a, const Stream&) {
+  const int32_t first = a.item_count;
+  const Rows& all = a.common.rows;
+  attend_latents(a.common, step_rows - first, static_cast<const uint16_t*>(a.common.q) + first * a.common.q_stride,
+                 static_cast<uint16_t*>(a.common.out) + first * a.common.out_stride,
+                 {all.slot + first, all.position + first, all.table + first, all.block_ids});
+  return cudaSuccess;
+}
+
 cudaError_t launch_gate_output(const GateOutputArgs& a, const Stream&) {
   for (int32_t r = 0; r < a.rows; ++r)
     for (int32_t i = 0; i < a.heads * a.dim; ++i) {
@@ -221,6 +260,9 @@ int64_t decode_attention_bytes(int32_t, int32_t, int32_t, int32_t) { return 256;
 int64_t prefill_attention_bytes(int32_t, int32_t, int32_t) { return 256; }
 int32_t prefill_attention_capacity(int32_t, int32_t) { return 1; }
 int32_t attention_shared_bytes(int32_t) { return 0; }
+int64_t decode_latent_bytes(int32_t, int32_t, int32_t, int32_t) { return 256; }
+int64_t prefill_latent_bytes(int32_t, int32_t, int32_t) { return 256; }
+int32_t latent_shared_bytes(int32_t) { return 0; }
 void check_device_memory(const void*, int, const std::string&) {}
 uint64_t StepInput::record_capacity(const Description&, const mr_runner_config&, int32_t) { return 0; }
 uint64_t StepInput::mask_capacity(const Description&, const mr_runner_config&) { return 0; }
