@@ -49,7 +49,7 @@ struct PlaceHeadsArgs {
 cudaError_t launch_place_heads(const PlaceHeadsArgs& args, const Stream& on);
 
 // Writes the plan of a grouped GEMM in which pair r * heads + h is row r with "expert" h: each head has the pairs of all rows, by
-// ascending row. plan.done is not used.
+// ascending row. It neither reads nor writes plan.done, which a grouped GEMM needs.
 struct PlanHeadsArgs {
   ExpertPlan plan;  // of rows * heads pairs, heads experts and expert_tiles(...) tiles
   int32_t rows, heads, tile;

@@ -124,6 +124,8 @@ LatentSpace lay_out_latents(const Description& d, const Sizes& s, Pieces& pieces
     space.queries.push_back(layer.mixer.query_latent == 0 ? ActRows{nullptr, 0} : queries.of(layer.mixer.query_latent));
   space.plain = pieces.act(s.tokens * s.plain_stride);
   space.summed = pieces.act(s.tokens * s.summed_stride);
+  // All plans share these counters, because a grouped GEMM counts only after the kernel before it has ended.
+  int32_t* const done = pieces.take<int32_t>(kPlanCounters);
   int64_t pairs = 0;
   for (const AttentionKind& kind : s.kinds.kinds) {
     HeadPlans plans{};
@@ -133,7 +135,7 @@ LatentSpace lay_out_latents(const Description& d, const Sizes& s, Pieces& pieces
       for (const GemmClass c : {GemmClass::kDecode, GemmClass::kPrefill})
         for (ExpertPlan& plan : plans.of[static_cast<int32_t>(c)])
           plan = {pieces.take<int32_t>(of_kind), pieces.take<int32_t>(kind.heads), pieces.take<int32_t>(kind.heads),
-                  pieces.take<ExpertTile>(expert_tiles(kind.heads, of_kind, kLeastExpertTile)), pieces.take<int32_t>(1), nullptr};
+                  pieces.take<ExpertTile>(expert_tiles(kind.heads, of_kind, kLeastExpertTile)), pieces.take<int32_t>(1), done};
     }
     space.plans.push_back(plans);
   }

@@ -153,7 +153,7 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   const PreparedGrouped& wgmma = *kernel_of(args, GroupedForm::kManyWgmma);
   if (args.kind == GemmClass::kPrefill && args.tile > kManyTile && wgmma.tiles_at_once > 0) {
     const int64_t items = decode_items(args, 1, wgmma.kernel.panels / args.count);
-    if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
+    if (items > INT32_MAX / 2 || args.plan.done == nullptr) return cudaErrorInvalidValue;
     const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, wgmma.tiles_at_once)));
     return launch_kernel(wgmma, grid, wgmma.shared_bytes, arguments, on);
   }

@@ -1,5 +1,6 @@
 // Models on several emulated GPUs: the shards, the ranks and the stages between gathers are the engine's, and so are the kernels of
-// experts, norms and ends of branches. The residual stream and the logits must be those of one GPU on every rank.
+// experts, norms and ends of branches. The residual stream and the logits must be those of one GPU on every rank. And models of attention
+// over a latent on one emulated GPU, with the grouped GEMMs of its matrices of heads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace mr::cuda::test {
 namespace {
 
-constexpr int32_t kRows = 5;
+constexpr int32_t kRows = 5, kPromptRows = 60;
 
 mr_runner_config config_of() {
   mr_runner_config c{};
@@ -20,8 +21,7 @@ mr_runner_config config_of() {
   c.kv_blocks = 4;
   c.block_size = 16;
   c.max_sequences = 1;
-  c.max_batched_tokens = kRows;
-  c.max_sample_rows = kRows;
+  c.max_batched_tokens = c.max_sample_rows = kPromptRows;
   c.kv_type = MR_KV_F16;
   return c;
 }
@@ -43,8 +43,9 @@ std::vector<Results> results_of(const std::shared_ptr<const Model>& model, int32
     const auto at = [&](uint64_t offset) { return reinterpret_cast<int32_t*>(forward.rank(r).space().input + offset); };
     for (int32_t i = 0; i < rows; ++i) {
       at(shape.token)[i] = (i * 83 + 5) % model->desc().vocab;
-      at(shape.gather)[i] = i;
+      at(shape.gather)[i] = at(shape.position)[i] = i;
     }
+    for (int32_t block = 0; block < config_of().kv_blocks; ++block) at(shape.block_ids)[block] = config_of().kv_blocks - 1 - block;
     if (decode_rows > 1) at(shape.slot)[decode_rows - 1] = -1;
   }
   for (int32_t step = 0; step < 2; ++step) forward.queue(shape, lanes);
@@ -153,6 +154,49 @@ TEST_P(DividedBetween, PartsAreRestoredToTheFile) {
     }
     EXPECT_TRUE(file == tensors[i].bytes) << name << ": " << tensor_name(t.role, t.layer);
   }
+}
+
+// As DeepSeek V2-Lite and V3, of small and odd sizes: with queries from the residual stream and from a latent.
+Description latents() {
+  Description desc = description_of(desc_of(2, 2, 32));
+  desc.hidden = 128;
+  desc.vocab = 101;
+  desc.ropes[0].dims = 8;
+  for (int32_t i = 0; i < desc.layer_count(); ++i) {
+    mr_mixer_desc m{};
+    m.kind = MR_MIX_LATENT;
+    m.heads = 3;
+    m.kv_heads = 1;
+    m.key_dim = 8 + 20;
+    m.value_dim = 12;
+    m.latent = 24 + 16 * i;
+    m.query_latent = 40 * i;
+    desc.layers[static_cast<size_t>(i)].mixer = m;
+    desc.layers[static_cast<size_t>(i)].mlp.width = 160;
+  }
+  return desc;
+}
+
+// Prompts of 48 rows and more are multiplied by other kernels of the grouped GEMMs than shorter ones, which give the same bits.
+TEST(Latents, RowsOfAPromptHaveTheBitsOfShorterOnes) {
+  const Description desc = latents();
+  const auto model = bound(1, desc, described_tensors(desc, types(kF16, kF16), random_bytes));
+  const Results all = results_of(model, 0, kPromptRows)[0];
+  for (const uint32_t word : all.logits) ASSERT_NE(word & 0x7f800000, 0x7f800000u) << "not a number";
+  for (const int32_t rows : {1, 47, 48}) {
+    const Results some = results_of(model, 0, rows)[0];
+    EXPECT_TRUE(std::equal(some.x.begin(), some.x.end(), all.x.begin())) << rows << " rows";
+    EXPECT_TRUE(std::equal(some.logits.begin(), some.logits.end(), all.logits.begin())) << "logits of " << rows << " rows";
+  }
+}
+
+// The rows of a prompt do not depend on the rows that are decoded in the same step.
+TEST(Latents, PromptsHaveTheSameBitsAfterDecodeRows) {
+  const Description desc = latents();
+  const auto model = bound(1, desc, described_tensors(desc, types(kF16, kF16), random_bytes));
+  const Results alone = results_of(model, 0, kPromptRows)[0], mixed = results_of(model, 3, kPromptRows)[0];
+  const int64_t decoded = int64_t{3} * desc.hidden;
+  EXPECT_TRUE(std::equal(alone.x.begin() + decoded, alone.x.end(), mixed.x.begin() + decoded));
 }
 
 std::vector<Param> params() {

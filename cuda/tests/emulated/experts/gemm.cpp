@@ -31,8 +31,10 @@ cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
     p.parts = many_rows_parts(args);
     const GemvKernel wgmma = many_rows_wgmma_kernel_of<T>(args.act);
     products_first = !products_first;
-    if (args.tile > kManyTile && wgmma.function != nullptr)
+    if (args.tile > kManyTile && wgmma.function != nullptr) {
+      if (args.plan.done == nullptr) return cudaErrorInvalidValue;
       return run_kernel(wgmma, at_once(decode_items(args, 1, wgmma.panels / args.count)), p);
+    }
     const GemvKernel kernel = many_rows_kernel_for<T, A>(pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
     return run_kernel(kernel, many_rows_grid(args, kernel.panels), p);
   }
