@@ -141,7 +141,9 @@ cudaError_t launch_plan_heads(const PlanHeadsArgs& args, const Stream& on) {
     return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   const int64_t pairs = static_cast<int64_t>(args.rows) * args.heads;
-  return launch(on, dim3(static_cast<unsigned>((pairs + kThreads - 1) / kThreads)), dim3(kThreads), 0, plan_heads, args);
+  PlanHeadsArgs equal = args;
+  equal.tile = equal_tile(args.rows, args.tile);
+  return launch(on, dim3(static_cast<unsigned>((pairs + kThreads - 1) / kThreads)), dim3(kThreads), 0, plan_heads, equal);
 }
 
 }  // namespace mr::cuda

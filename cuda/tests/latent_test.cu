@@ -250,8 +250,8 @@ TEST(FinishLatent, GivesARowTheSameBitsAmongOthers) {
 // Each head has all rows: the plan that plan_experts makes if every row uses every expert.
 TEST(PlanHeads, IsThatOfExpertsWhichAllRowsUse) {
   for (const int32_t heads : {1, 5, 20})
-    for (const int32_t rows : {1, 16, 17, 65})
-      for (const int32_t tile : {8, 64}) {
+    for (const int32_t rows : {1, 16, 17, 65, 130})
+      for (const int32_t tile : {8, 64, 128}) {
         SCOPED_TRACE(::testing::Message() << heads << " heads, " << rows << " rows, tiles of " << tile);
         const size_t pairs = static_cast<size_t>(heads * rows), each = static_cast<size_t>(heads);
         std::vector<int32_t> ids;

@@ -63,13 +63,6 @@ __device__ void list_pairs(const PlanExpertsArgs& a, int32_t expert, int32_t war
   }
 }
 
-// Returns the pairs of an expert's tiles but the last: about equal, because two tiles of 128 and 12 pairs cost more than two of 96 and
-// 44, and a multiple of 32, as the products of many_rows_wgmma.cuh are.
-__device__ __forceinline__ int32_t tile_size(int32_t count, int32_t most) {
-  const int32_t tiles = max((count + most - 1) / most, 1), equal = (count + tiles - 1) / tiles;
-  return min((equal + 31) / 32 * 32, most);
-}
-
 // Cuts the tiles of all experts. A thread has a run of neighbouring experts.
 __device__ void cut_tiles(const PlanExpertsArgs& a, int32_t warp, int32_t lane) {
   __shared__ int32_t of_warp[kWarps], active_of_warp[kWarps];
@@ -91,7 +84,7 @@ __device__ void cut_tiles(const PlanExpertsArgs& a, int32_t warp, int32_t lane) 
   for (int32_t w = 0; w < warp; ++w) at += of_warp[w];
   for (int32_t e = begin; e < end; ++e) {
     const int32_t first = __ldcg(a.plan.first + e), count = __ldcg(a.plan.count + e);
-    const int32_t each = tile_size(count, a.tile);
+    const int32_t each = equal_tile(count, a.tile);
     for (int32_t done = 0; done < count; done += each) a.plan.tiles[at++] = {e, first + done, min(count - done, each)};
   }
   if (threadIdx.x != 0) return;

@@ -35,6 +35,14 @@ inline int32_t expert_tiles(int32_t experts, int32_t pairs, int32_t tile) {
   return std::min(pairs, pairs / tile + std::min(experts, pairs));
 }
 
+// Returns the pairs of an expert's tiles but the last: about equal, because two tiles of 128 and 12 pairs cost more than two of 96 and
+// 44, and a multiple of 32, as the products of many_rows_wgmma.cuh are.
+__host__ __device__ inline int32_t equal_tile(int32_t count, int32_t most) {
+  const int32_t tiles = count > most ? (count + most - 1) / most : 1, equal = (count + tiles - 1) / tiles;
+  const int32_t padded = (equal + 31) / 32 * 32;
+  return padded < most ? padded : most;
+}
+
 // Where a launch counts the bytes of the experts that it reads. Rows of a layer may be planned in several pieces; an expert
 // counts in the first piece that reads it.
 struct ExpertBytes {
