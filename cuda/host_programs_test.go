@@ -162,10 +162,12 @@ func TestEmulatedWideHeadsMatchFloat64(t *testing.T) {
 	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
-	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
+	kernels := found(t, "kernels/attention/decode_*.cu", "kernels/attention/prefill_launch.cu", "kernels/attention/prefill_mma_*.cu")
+	build(t, slices.Concat([]string{
+		"-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
 		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/attention/wide_test.cpp",
-		"tests/emulated/runtime.cpp", "kernels/attention/prefill_plan.cpp", "-x", "c++", "kernels/attention/decode.cu",
-		"kernels/attention/prefill.cu", "kernels/begin.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+		"tests/emulated/runtime.cpp", "kernels/attention/prefill_plan.cpp", "-x", "c++", "kernels/begin.cu",
+	}, kernels, []string{"-x", "none", "-lgtest", "-lgtest_main", "-lpthread"})...)
 	out, err := exec.Command(program).CombinedOutput()
 	require.NoError(t, err, string(out))
 }

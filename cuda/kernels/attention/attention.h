@@ -8,8 +8,8 @@
 // merge.cuh, and by nothing else.
 //
 //   file                       rows                       how
-//   decode.cu                  decode, row by row         mma; keys split between blocks as in Flash-Decoding (Dao et al., 2023)
-//   prefill.cu                 prompts, tiles of rows     mma, cp.async; every device, width and cache type
+//   decode_kernel.cuh          decode, row by row         mma; keys split between blocks as in Flash-Decoding (Dao et al., 2023)
+//   prefill_mma_kernel.cuh     prompts, tiles of rows     mma, cp.async; every device, width and cache type
 //   prefill_wgmma_kernel.cuh   prompts, tiles of rows     wgmma, TMA, two consumer warpgroups as in FlashAttention-3 (2024)
 //
 // One row of decode attention, and one tile of prefill attention:

@@ -1,5 +1,5 @@
 // attention/decode_plan: the shape of a block of decode attention, and which items it computes; see
-// attention/decode.cu.
+// attention/decode_kernel.cuh.
 #pragma once
 
 #include "kernels/attention/attention.h"
@@ -25,6 +25,11 @@ struct Params {
   int32_t* group_done;  // (capacity, kv_heads * tiles): units of the group that begins with this one
   int32_t* row_done;    // (rows, kv_heads * tiles): groups of the row
 };
+
+// Launches for caches of T, or of 8 bits that are widened to T. Each has a source of its own, because nvcc compiles sources in
+// parallel and all 80 kernels take more than two minutes.
+template <class T, bool kF8>
+cudaError_t launch_cache(const Params& p, const Stream& on);
 
 // Division is how a launch is divided, and which units this block has. It is in shared memory, like everything that
 // changes with items and not with steps. Units are numbered by row, then column, then unit of the row; block b has

@@ -21,6 +21,12 @@ template <int kDim>
 constexpr int kF8TileBytes = kKeys<kDim> * (kDim + kValueDims<kDim>);
 template <int kDim>
 constexpr int kScaleSide = kKeys<kDim> * 4;
+// Bytes of shared memory of a block: its queries and kAhead + 1 tiles; or with 8 bits one tile of the layout's type, kAhead tiles of
+// 8 bits, and kAhead + 1 tiles' scales.
+template <int kDim, int kBlocks, int kAhead, bool kF8>
+constexpr int kSharedBytes =
+    kBlocks * 64 * kSharedRow<kDim> + (kF8 ? kTileBytes<kDim> + kAhead * kF8TileBytes<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>
+                                           : (kAhead + 1) * kTileBytes<kDim>);
 
 // The block ids of a tile are in the 16 bytes of padding after a row of queries: at most four, of 16 tokens each.
 template <int kDim>

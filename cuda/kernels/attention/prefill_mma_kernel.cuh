@@ -24,27 +24,16 @@
 //           the scores' scale. A weight times the value's scale is rounded to the layout's type; the softmax sums
 //           weights without that scale. Weights of keys that a row does not see are 0 whatever their scale.
 // Test bound: that of decode attention.
-#include <algorithm>
+#pragma once
 
-#include "kernels/attention/prefill_merge.cuh"
+#include "kernels/attention/prefill_mma.h"
 #include "kernels/attention/prefill_piece.cuh"
 #include "kernels/attention/prefill_tile.cuh"
-#include "kernels/attention/prefill_wgmma.h"
 
-namespace mr::cuda {
-namespace {
-
-using namespace prefill;
-
-constexpr int kTileRows = 128;  // packed rows of one PrefillTile
+namespace mr::cuda::prefill {
 
 template <int kDim>
 constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
-// 8 bits: one tile of the layout's type, kAhead tiles of 8 bits, and kAhead + 1 tiles' scales.
-template <int kDim, int kBlocks, int kAhead, bool kF8>
-constexpr int kSharedBytes =
-    kBlocks * 64 * kSharedRow<kDim> + (kF8 ? kTileBytes<kDim> + kAhead * kF8TileBytes<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>
-                                           : (kAhead + 1) * kTileBytes<kDim>);
 
 template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
 __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
@@ -221,85 +210,9 @@ cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
   return run<T, kDim, 1, 1, kF8>(p, on);
 }
 
-cudaError_t run_any(const Params& p, const Stream& on) {
-  const KvLayout& layout = p.args.common.layout;
-  int most = 0;
-  const cudaError_t error = shared_limit(&most);
-  if (error != cudaSuccess) return error;
-  return with_act(layout.act, [&](auto element) {
-    return with_head_dim(layout.padded_dim, [&](auto dim) {
-      typedef decltype(element) T;
-      constexpr int kDim = decltype(dim)::value;
-      return layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, on) : run_blocks<T, kDim, false>(p, most, on);
-    });
-  });
+template <class T, bool kF8>
+cudaError_t launch_mma(const Params& p, int most, const Stream& on) {
+  return with_head_dim(p.args.common.layout.padded_dim, [&](auto dim) { return run_blocks<T, decltype(dim)::value, kF8>(p, most, on); });
 }
 
-template <int kDim>
-cudaError_t run_merges(const Params& p, const Stream& on) {
-  const int64_t quads = static_cast<int64_t>(p.args.common.heads) * (kDim / 4);
-  const dim3 grid(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
-  return launch(on, grid, dim3(kMergeThreads), 0, merge_pieces<kDim>, p);
-}
-
-// Query heads of one kv head in one tile: all of them up to 16.
-int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
-int32_t tiles_a_group(int32_t group) { return (group + heads_a_tile(group) - 1) / heads_a_tile(group); }
-
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-int64_t value_bytes(int32_t capacity, int32_t heads, int32_t padded_dim) {
-  return aligned(static_cast<int64_t>(capacity) * heads * padded_dim * static_cast<int64_t>(sizeof(float)));
-}
-
-}  // namespace
-
-int32_t prefill_tile_rows(int32_t, int32_t heads, int32_t kv_heads) {
-  return kTileRows / heads_a_tile(heads / kv_heads);
-}
-
-int32_t prefill_columns(int32_t heads, int32_t kv_heads) { return kv_heads * tiles_a_group(heads / kv_heads); }
-
-int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_dim) {
-  const int32_t padded_dim = pad_head_dim(head_dim);
-  return value_bytes(capacity, heads, padded_dim) +
-         aligned(static_cast<int64_t>(capacity) * heads * halves_of(padded_dim) * static_cast<int64_t>(sizeof(float2)));
-}
-
-int32_t attention_shared_bytes(int32_t head_dim) {
-  int32_t bytes = 0;
-  (void)with_head_dim(pad_head_dim(head_dim), [&](auto dim) {
-    constexpr int kDim = decltype(dim)::value;
-    bytes = std::max(kSharedBytes<kDim, 1, 1, false>, kSharedBytes<kDim, 1, 1, true>);
-    return cudaSuccess;
-  });
-  return bytes;
-}
-
-cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
-  const AttentionArgs& c = args.common;
-  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.item_count < 0 || args.merge_count < 0 ||
-      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
-      (c.layout.block_size != 16 && c.layout.block_size != 32))
-    return cudaErrorInvalidValue;
-  if (args.item_count == 0) return cudaSuccess;
-  Params p;
-  p.args = args;
-  const ScoreRule rule(c.scale, c.cap);
-  p.scale_log2 = rule.scale_log2;
-  p.cap_scale = rule.cap_scale;
-  p.group = c.heads / c.layout.kv_heads;
-  p.tile_heads = heads_a_tile(p.group);
-  p.tiles = tiles_a_group(p.group);
-  p.tile_share = (1 << 16) / p.tile_heads + 1;
-  p.values = static_cast<float*>(args.workspace);
-  p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
-                                      value_bytes(args.capacity, c.heads, c.layout.padded_dim));
-  bool wgmma = false;
-  cudaError_t error = wgmma_supports(c.layout, &wgmma);
-  if (error != cudaSuccess) return error;
-  error = wgmma ? launch_wgmma(p, on) : run_any(p, on);
-  if (error != cudaSuccess || args.merge_count == 0) return error;
-  return with_head_dim(c.layout.padded_dim, [&](auto dim) { return run_merges<decltype(dim)::value>(p, on); });
-}
-
-}  // namespace mr::cuda
+}  // namespace mr::cuda::prefill
