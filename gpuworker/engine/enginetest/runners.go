@@ -410,4 +410,5 @@ func testFaults(t *testing.T, opener func(*testing.T) engine.Device, _ Options) 
 		}
 		require.Equal(t, want, g.do(step).Samples, "the fault was for one step")
 	})
+	t.Run("with states", func(t *testing.T) { testStateFaults(t, opener) })
 }
