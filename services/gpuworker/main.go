@@ -57,6 +57,9 @@ have, or a model of --load that has no file. The first SIGINT or SIGTERM lets ru
 		if cfg.SelfTest {
 			return selfTest(device, cmd.OutOrStdout())
 		}
+		if err := hostCacheFits(cfg, device); err != nil {
+			return errors.Join(err, device.Close())
+		}
 		warnNeighbours(cfg, device, os.DirFS("/proc"), os.Getpid(), logger)
 		return serve(cmd.Context(), cfg, device, logger)
 	}
