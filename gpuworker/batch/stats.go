@@ -28,6 +28,10 @@ type Stats struct {
 	// Blocks of the window group, counted as those above; 0 without it.
 	FreeWindowBlocks, CachedWindowBlocks, TotalWindowBlocks int
 	FreeHostWindowBlocks, TotalHostWindowBlocks             int
+	// StartBlocks is how many blocks the next prompt can have: FreeBlocks, or fewer if the window group
+	// has too few free ones for a sequence of any length. A prompt gets all blocks of the first group
+	// when it starts, and of the window group only those that its window sees.
+	StartBlocks int
 
 	// The host tier of the prefix cache; 0 without it. Bytes are those of entries in use, and of
 	// copies out to host memory and back in.
@@ -51,6 +55,16 @@ type Stats struct {
 	CachedTokens     uint64 // prompt tokens from the prefix cache
 	RefusedSteps     uint64 // steps that the engine refused
 	StepsAfterCancel uint64 // steps with a cancelled sequence beyond those in flight
+}
+
+// HeldBlocks returns how many of TotalBlocks are held by sequences, or the same share of TotalBlocks
+// as of the window group, if that is the larger one.
+func (s Stats) HeldBlocks() int {
+	held := s.TotalBlocks - s.FreeBlocks
+	if n := s.TotalWindowBlocks; n > 0 {
+		held = max(held, (s.TotalBlocks*(n-s.FreeWindowBlocks)+n-1)/n)
+	}
+	return held
 }
 
 type counters struct {
@@ -85,6 +99,7 @@ func (l *Loop) Stats() Stats {
 		CachedTokens: c.cachedTokens.Load(), StepsAfterCancel: c.afterCancel.Load(),
 		StepBound: max(minStepBound, 4*time.Duration(c.longest.Load())),
 	}
+	s.StartBlocks = l.startBlocks(s.FreeBlocks, s.FreeWindowBlocks)
 	l.tierStats(&s)
 	if t := c.oldest.Load(); t != 0 {
 		s.QueueAge = max(time.Duration(now-t), 1)

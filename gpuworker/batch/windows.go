@@ -29,6 +29,14 @@ func (l *Loop) windowEnd(s *sequence, start int) int {
 	return min(len(s.tokens), max(start, l.cfg.Window)+size)
 }
 
+// startBlocks returns Stats.StartBlocks. Like assignSlot it counts one more block than a sequence needs.
+func (l *Loop) startBlocks(free, windows int) int {
+	if l.cfg.Window == 0 || windows > l.cache.BlocksFor(l.cfg.Window+l.cfg.Runner.BlockSize) {
+		return free
+	}
+	return min(free, max(windows-1, 0))
+}
+
 // slide frees the blocks that the next position of s does not see. The ends of prompts stay longer
 // in the prefix cache, because the next turn of a conversation starts there, and so do the places
 // where prompts were found to part.

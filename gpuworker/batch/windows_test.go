@@ -65,6 +65,19 @@ func TestPrefixHitsNeedWindowBlocks(t *testing.T) {
 // parted returns prompts that part after 150 tokens.
 func parted(by int32) []int32 { return append(prompt(150, 1), prompt(90, 20+by)...) }
 
+func TestStartBlocksFollowAFullWindowGroup(t *testing.T) {
+	// A sequence of any length starts with 4 window blocks, and one more is free for the others.
+	l, _ := startWindow(t, Config{Window: 40, Runner: engine.RunnerConfig{WindowBlocks: 9}})
+	for windows, want := range map[int]int{9: 60, 5: 60, 4: 3, 1: 0, 0: 0} {
+		require.Equal(t, want, l.startBlocks(60, windows), "%d free window blocks", windows)
+	}
+	require.Equal(t, 2, l.startBlocks(2, 4))
+	require.Equal(t, l.Stats().TotalBlocks, l.Stats().StartBlocks)
+	require.Zero(t, l.Stats().HeldBlocks())
+	plain, _ := start(t, Config{}, nil)
+	require.Equal(t, 60, plain.startBlocks(60, 0))
+}
+
 func TestAPromptsEndOutlivesALongAnswer(t *testing.T) {
 	// The kernels of prompts do not read what those of answers computed, so that the next turn of a
 	// conversation starts where the prompt ended.

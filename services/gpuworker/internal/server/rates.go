@@ -94,8 +94,9 @@ func (r *rates) load(models []model.Status) *pb.LoadStatus {
 		out.Waiting += uint32(m.Steps.Waiting)
 		out.WaitingPrefillTokens += uint64(m.Steps.WaitingPrefillTokens)
 		if m.State != model.Failed { // no request can use the cache of a failed model
-			out.FreeBlocks += uint64(m.Steps.FreeBlocks)
-			out.CachedBlocks += uint64(m.Steps.CachedBlocks)
+			free := m.Steps.TotalBlocks - m.Steps.HeldBlocks() // of the fullest group
+			out.FreeBlocks += uint64(free)
+			out.CachedBlocks += uint64(min(m.Steps.CachedBlocks, free))
 			out.TotalBlocks += uint64(m.Steps.TotalBlocks)
 		}
 	}
@@ -188,7 +189,8 @@ func perSecond(window []interval, count func(interval) uint64) float64 {
 	return float64(n) / took.Seconds()
 }
 
-// loads returns the load of each model that is ready or draining.
+// loads returns the load of each model that is ready or draining. Schedulers compare its free blocks
+// with the length of a prompt.
 func (r modelRates) loads(models []model.Status) []*pb.ModelLoad {
 	var out []*pb.ModelLoad
 	for _, m := range models {
@@ -197,7 +199,7 @@ func (r modelRates) loads(models []model.Status) []*pb.ModelLoad {
 		}
 		l := &pb.ModelLoad{
 			Name: m.Name, Running: uint32(m.Steps.Running), Waiting: uint32(m.Steps.Waiting),
-			WaitingPrefillTokens: uint64(m.Steps.WaitingPrefillTokens), FreeBlocks: uint64(m.Steps.FreeBlocks),
+			WaitingPrefillTokens: uint64(m.Steps.WaitingPrefillTokens), FreeBlocks: uint64(m.Steps.StartBlocks),
 			Paused: uint32(m.Steps.Paused), Stalled: uint32(m.Steps.Stalled),
 		}
 		if rate := r[m.Name]; rate != nil {

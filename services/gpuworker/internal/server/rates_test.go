@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
@@ -41,4 +42,29 @@ func TestLoadIsTheSumOfAllModels(t *testing.T) {
 	require.EqualValues(t, 26, load.GetSwapped())
 	require.EqualValues(t, 90, load.GetCachedTokens())
 	require.EqualValues(t, 2, load.GetPaused())
+}
+
+func TestLoadIsOfTheFullestGroup(t *testing.T) {
+	for name, tc := range map[string]struct {
+		steps        batch.Stats
+		free, cached uint64
+	}{
+		"without a window group": {batch.Stats{TotalBlocks: 100, FreeBlocks: 60, CachedBlocks: 20}, 60, 20},
+		"a full window group":    {batch.Stats{TotalBlocks: 100, FreeBlocks: 60, CachedBlocks: 20, TotalWindowBlocks: 8}, 0, 0},
+		"a fuller window group": {batch.Stats{
+			TotalBlocks: 100, FreeBlocks: 60, CachedBlocks: 20, TotalWindowBlocks: 8, FreeWindowBlocks: 1, CachedWindowBlocks: 1,
+		}, 12, 12},
+		"a window group with more left": {batch.Stats{
+			TotalBlocks: 100, FreeBlocks: 60, CachedBlocks: 20, TotalWindowBlocks: 8, FreeWindowBlocks: 7,
+		}, 60, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			models := []model.Status{{Name: "m", State: model.Ready, Steps: tc.steps}}
+			load := (&rates{}).load(models)
+			require.EqualValues(t, 100, load.GetTotalBlocks())
+			require.Equal(t, tc.free, load.GetFreeBlocks())
+			require.Equal(t, tc.cached, load.GetCachedBlocks())
+			require.EqualValues(t, 100-tc.free, loadOf(models, engine.DeviceInfo{}).HeldBlocks)
+		})
+	}
 }

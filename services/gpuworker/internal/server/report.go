@@ -98,7 +98,7 @@ func loadOf(models []model.Status, device engine.DeviceInfo) loadreport.Load {
 		if m.State == model.Failed {
 			continue
 		}
-		l.HeldBlocks += int64(m.Steps.TotalBlocks - m.Steps.FreeBlocks)
+		l.HeldBlocks += int64(m.Steps.HeldBlocks())
 		l.KVBlocks += int64(m.Steps.TotalBlocks)
 		l.Running += int64(m.Steps.Running)
 		l.Waiting += int64(m.Steps.Waiting)
