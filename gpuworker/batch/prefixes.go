@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// prefixMemory is how many changes of cached prefixes are stored for readers that fall behind.
+// prefixMemory is how many changes of cached prefixes are stored for slow readers.
 const prefixMemory = 8192
 
 // prefixes publishes which named prefixes are in the cache: all of them, and the newest changes in
@@ -44,8 +44,8 @@ type prefixChange struct {
 // since a call that returned this version. A key is in at most one of the lists; both are sorted.
 // hosted has those of added that need copies from host memory. A key that moved between the device
 // and host memory is in added again. A reader starts with since = 0 and an empty set. If reset is
-// true, the reader must discard its set, because it fell behind by more than prefixMemory changes
-// or its version belongs to another loop; added then has all cached keys. Any number of readers may
+// true, the reader must discard its set, because more than prefixMemory changes came since or its
+// version belongs to another loop; added then has all cached keys. Any number of readers may
 // call it, from any goroutine.
 func (l *Loop) Prefixes(since uint64) (version uint64, reset bool, added, removed, hosted []uint64) {
 	return l.prefixes.since(since)
