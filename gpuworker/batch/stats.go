@@ -40,6 +40,7 @@ type Stats struct {
 	TierOutBytes, TierInBytes   uint64
 	TierRecalls, TierTokens     uint64 // sequences that began with copies, and the tokens that these saved
 	TierEvictions               uint64 // entries that gave way to others
+	TierDropped                 uint64 // evicted blocks and states that a step or the host had no room for
 
 	FreeStates       int // saved ones, including those that can be found and that nothing reads
 	CachedStates     int // of these, those that can be found

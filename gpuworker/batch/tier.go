@@ -129,7 +129,7 @@ func (l *Loop) tierStats(s *Stats) {
 	s.TierBytes, s.TotalTierBytes = l.tierBytes(used), l.tierBytes(total)
 	s.TierOutBytes = bytes(did.Out[kvcache.Block], did.Out[kvcache.WindowBlock], did.Out[kvcache.State])
 	s.TierInBytes = bytes(did.In[kvcache.Block], did.In[kvcache.WindowBlock], did.In[kvcache.State])
-	s.TierRecalls, s.TierTokens, s.TierEvictions = did.Recalls, did.Tokens, did.Evictions
+	s.TierRecalls, s.TierTokens, s.TierEvictions, s.TierDropped = did.Recalls, did.Tokens, did.Evictions, did.Dropped
 }
 
 // copying is how long the moves of a step take at the rate of copies; 0 without a tier, for which

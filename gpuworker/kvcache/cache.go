@@ -191,7 +191,7 @@ func (c *Cache) assign(n, b int32) {
 // without Overwrite, and moves the keys of node n to the device.
 func (c *Cache) assigned(n, b int32) {
 	if e := c.tier.owed[b]; e != none {
-		c.loseEntry(Block, e)
+		c.dropEntry(Block, e)
 	}
 	c.rekey(n)
 }
@@ -236,17 +236,20 @@ type TierStats struct {
 	Recalls   uint64        // calls of Recall that succeeded
 	Tokens    uint64        // tokens that these added to their tables
 	Evictions uint64        // entries that gave way to others
+	Dropped   uint64        // blocks and states that were to have an entry and were not copied
 	Out, In   [kinds]uint64 // planned copies by Kind, out to host memory and back
 }
 
 type counters struct {
 	lookups, hits, tokensLooked, tokensHit, evictions, stateEvictions, windowEvictions atomic.Uint64
-	recalls, tokensRecalled, tierEvictions                                             atomic.Uint64
+	recalls, tokensRecalled, tierEvictions, tierDropped                                atomic.Uint64
 	copiedOut, copiedIn                                                                [kinds]atomic.Uint64
 }
 
 func (s *counters) tier() TierStats {
-	t := TierStats{Recalls: s.recalls.Load(), Tokens: s.tokensRecalled.Load(), Evictions: s.tierEvictions.Load()}
+	t := TierStats{
+		Recalls: s.recalls.Load(), Tokens: s.tokensRecalled.Load(), Evictions: s.tierEvictions.Load(), Dropped: s.tierDropped.Load(),
+	}
 	for kind := range kinds {
 		t.Out[kind], t.In[kind] = s.copiedOut[kind].Load(), s.copiedIn[kind].Load()
 	}

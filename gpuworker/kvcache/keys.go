@@ -90,8 +90,10 @@ func (c *Cache) Name(t *Table, keys []Key) {
 
 // Changes returns the keys that were added, or moved between the device and host memory, and those
 // that were removed since the last call, sorted. reset means that too many changes came: the reader
-// must discard its keys and read All. OnHost says where a key is.
+// must discard its keys and read All. OnHost says where a key is. Content of the host tier that no
+// sequence can start with is given up first.
 func (c *Cache) Changes() (added, removed []uint64, reset bool) {
+	c.dropUnreachable()
 	reset = c.keys.reset
 	for _, key := range slices.Sorted(maps.Keys(c.keys.news)) {
 		if c.keys.nodes[key].place() != nowhere {

@@ -16,7 +16,7 @@ import "slices"
 // The content of an entry is there from the moment that the step with its copy is submitted. Until
 // then no sequence can be given it, because the engine may refuse that step for want of memory.
 
-// Kind is what a copy moves.
+// Kind is the kind of content that a copy moves.
 type Kind int
 
 // Kinds.
@@ -87,6 +87,7 @@ type tier struct {
 	owed []int32 // by device block: the entry whose content it still has, or none
 	plan func(Copy)
 	room func() bool
+	gap  bool // a node above others lost its content, see dropUnreachable
 }
 
 func newTier(cfg Config) tier {
@@ -179,6 +180,9 @@ func (c *Cache) toTier(kind Kind, n int32, interval bool) (e int32, kept, ok boo
 	if len(s.free) == 0 {
 		victim := s.victim(interval)
 		if victim == none {
+			if len(s.nodeOf) > 0 {
+				c.stats.tierDropped.Add(1)
+			}
 			return none, false, false
 		}
 		c.stats.tierEvictions.Add(1)
@@ -226,8 +230,51 @@ func (c *Cache) settle(n int32) {
 			}
 		}
 	}
+	if x.block == none && x.hosted[Block] == none && x.children > 0 && len(c.tier.of[Block].nodeOf) > 0 {
+		c.tier.gap = true
+	}
 	c.rekey(n)
 	c.tree.prune(n)
+}
+
+// dropEntry is loseEntry for content that was to be copied and is lost instead.
+func (c *Cache) dropEntry(kind Kind, e int32) {
+	c.stats.tierDropped.Add(1)
+	c.loseEntry(kind, e)
+}
+
+// dropUnreachable frees the entries of nodes below one without content, because no sequence can
+// start with them: their keys would attract requests in vain. It takes a pass over all nodes, but
+// only after a copy of content above others was dropped.
+func (c *Cache) dropUnreachable() {
+	if !c.tier.gap {
+		return
+	}
+	nodes := c.tree.nodes
+	type state struct{ known, reachable bool }
+	states := make([]state, len(nodes))
+	var path, lost []int32
+	for i := range nodes {
+		m := int32(i)
+		if nodes[m].stamp == 0 {
+			continue
+		}
+		for path = path[:0]; m != none && !states[m].known; m = nodes[m].parent {
+			path = append(path, m)
+		}
+		reachable := m == none || states[m].reachable
+		for _, m := range slices.Backward(path) {
+			reachable = reachable && (nodes[m].block != none || nodes[m].hosted[Block] != none)
+			states[m] = state{true, reachable}
+		}
+		if !reachable && nodes[i].hosted[Block] != none {
+			lost = append(lost, int32(i))
+		}
+	}
+	for _, n := range lost {
+		c.loseEntry(Block, c.tree.nodes[n].hosted[Block])
+	}
+	c.tier.gap = false
 }
 
 // spill gives the block of a node that is being evicted to the tier.
@@ -239,7 +286,11 @@ func (c *Cache) spill(n, b int32) {
 
 // spillNow plans the copy of a window block or of a state that is being evicted: id on the device.
 func (c *Cache) spillNow(kind Kind, n, id int32, interval bool) {
-	if len(c.tier.of[kind].nodeOf) == 0 || !c.tier.room() {
+	switch x := &c.tree.nodes[n]; {
+	case len(c.tier.of[kind].nodeOf) == 0:
+		return
+	case !x.lost && x.hosted[kind] == none && !c.tier.room():
+		c.stats.tierDropped.Add(1)
 		return
 	}
 	if e, kept, ok := c.toTier(kind, n, interval); ok && !kept {
@@ -256,7 +307,7 @@ func (c *Cache) planOut(kind Kind, id, e int32) {
 }
 
 // Overwrite announces that the caller will write positions from `from` to end of t: the next step
-// copies what these blocks owe to the tier. It must be called before a copy into a block or a
+// copies the content that these blocks owe to the tier. It must be called before a copy into a block or a
 // segment is planned. Blocks of Own and Recall need no call.
 func (c *Cache) Overwrite(t *Table, from, end int) {
 	if len(c.tier.of[Block].nodeOf) == 0 {
@@ -274,7 +325,7 @@ func (c *Cache) payOff(b int32) {
 		return
 	}
 	if !c.tier.room() {
-		c.loseEntry(Block, e)
+		c.dropEntry(Block, e)
 		return
 	}
 	c.tier.owed[b] = none
@@ -306,7 +357,7 @@ func (c *Cache) CopiesRefused() bool {
 		some = true
 		for _, e := range s.submitting {
 			if s.phase[e] == planned {
-				c.loseEntry(Kind(kind), e)
+				c.dropEntry(Kind(kind), e)
 			}
 		}
 		s.submitting = s.submitting[:0]

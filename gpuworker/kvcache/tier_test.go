@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stage is a cache with a host tier and with what its blocks and states contain: the ids up to the
+// stage is a cache with a host tier and with the content of its blocks and states: the ids up to the
 // end of the block. Copies are done when they are planned, as a device does them in the order of
 // the list.
 type stage struct {
@@ -51,10 +51,10 @@ func newStage(t *testing.T, cfg Config) *stage {
 	return s
 }
 
-// text is what the block that ends with ids contains.
+// text is the content of the block that ends with ids.
 func text(ids []int32) string { return fmt.Sprint(ids) }
 
-// start gives ids a table with what both tiers have.
+// start gives ids a table with the content of both tiers.
 func (s *stage) start(ids []int32, recall bool) *play {
 	p := &play{ids: ids}
 	switch {
@@ -66,22 +66,32 @@ func (s *stage) start(ids []int32, recall bool) *play {
 	default:
 		p.table = s.c.Match(Root{}, ids)
 	}
-	if more, ok := s.c.Longer(p.table, Root{}, ids); ok && recall {
-		before := p.table.Shared
-		state, ok := s.c.Recall(p.table, more)
-		if ok {
-			require.Equal(s.t, more.Tokens, p.table.Shared*s.cfg.BlockSize)
-			require.Greater(s.t, p.table.Shared, before-1)
-			if s.cfg.States > 0 {
-				s.drop(p.state)
-				p.state = state
-				s.hold(state)
-			}
-		}
+	if recall {
+		s.recall(p)
 	}
 	p.computed = p.table.Shared * s.cfg.BlockSize
 	s.live = append(s.live, p)
 	return p
+}
+
+// recall extends the table of a sequence by the content of the host tier.
+func (s *stage) recall(p *play) {
+	more, ok := s.c.Longer(p.table, Root{}, p.ids)
+	if !ok {
+		return
+	}
+	before := p.table.Shared
+	state, ok := s.c.Recall(p.table, more)
+	if !ok {
+		return
+	}
+	require.Equal(s.t, more.Tokens, p.table.Shared*s.cfg.BlockSize)
+	require.Greater(s.t, p.table.Shared, before)
+	if s.cfg.States > 0 {
+		s.drop(p.state)
+		p.state = state
+		s.hold(state)
+	}
 }
 
 func (s *stage) hold(state int32) {
@@ -194,7 +204,7 @@ func (s *stage) check() {
 			}
 			switch entries := &s.c.tier.of[kind]; entries.phase[e] {
 			case owed:
-				require.Equal(s.t, want, s.device[kind][entries.block[e]], "what a block owes")
+				require.Equal(s.t, want, s.device[kind][entries.block[e]], "the content that a block owes")
 			case planned, ready:
 				require.Equal(s.t, want, s.host[kind][entries.first+e], "entry %d of kind %d", e, kind)
 			default:
@@ -207,7 +217,7 @@ func (s *stage) check() {
 // stages are configurations of the three kinds of models.
 func stages() map[string]Config {
 	return map[string]Config{
-		"blocks":  {Blocks: 9, BlockSize: 2, HostBlocks: 3, Tier: TierConfig{Blocks: 12}},
+		"blocks":  {Blocks: 9, BlockSize: 2, HostBlocks: 3, Tier: TierConfig{Blocks: 8}},
 		"small":   {Blocks: 9, BlockSize: 2, Tier: TierConfig{Blocks: 3}},
 		"windows": {Blocks: 9, BlockSize: 2, HostBlocks: 1, Window: 3, WindowBlocks: 8, HostWindowBlocks: 2, Tier: TierConfig{Blocks: 12, WindowBlocks: 7}},
 		"states":  {Blocks: 9, BlockSize: 2, States: 3, HostStates: 2, Tier: TierConfig{Blocks: 20, States: 10}},
@@ -222,7 +232,7 @@ func TestTierHoldsWhatItSays(t *testing.T) {
 			for seed := range uint64(40) {
 				rng := rand.New(rand.NewPCG(seed, 3))
 				s := newStage(t, cfg)
-				for range 120 {
+				for range 150 {
 					s.act(rng)
 					s.check()
 				}
@@ -233,6 +243,7 @@ func TestTierHoldsWhatItSays(t *testing.T) {
 				stats := s.c.Stats().Tier
 				did.Recalls += stats.Recalls
 				did.Evictions += stats.Evictions
+				did.Dropped += stats.Dropped
 				for kind := range kinds {
 					did.Out[kind] += stats.Out[kind]
 					did.In[kind] += stats.In[kind]
@@ -240,6 +251,7 @@ func TestTierHoldsWhatItSays(t *testing.T) {
 			}
 			require.Greater(t, did.Recalls, uint64(20))
 			require.Greater(t, did.Evictions, uint64(20))
+			require.Positive(t, did.Dropped)
 			for kind, n := range []int{cfg.Tier.Blocks, cfg.Tier.WindowBlocks, cfg.Tier.States} {
 				require.Equal(t, n > 0, did.Out[kind] > 20, "copies out of kind %d: %d", kind, did.Out[kind])
 				require.Equal(t, n > 0, did.In[kind] > 5, "copies in of kind %d: %d", kind, did.In[kind])
@@ -250,7 +262,7 @@ func TestTierHoldsWhatItSays(t *testing.T) {
 
 // act does one random thing.
 func (s *stage) act(rng *rand.Rand) {
-	switch n := rng.IntN(40); {
+	switch n := rng.IntN(44); {
 	case n < 10 && len(s.live) < 4:
 		ids := make([]int32, 3+rng.IntN(11))
 		for i := range ids {
@@ -276,7 +288,27 @@ func (s *stage) act(rng *rand.Rand) {
 	default:
 		s.submit()
 		s.room = 1 << 20
+		reachable := s.reachable()
+		s.c.Changes()
+		require.Equal(s.t, reachable, s.c.TierUsed().Blocks)
 	}
+}
+
+// reachable counts the entries with which a sequence can start once those above them are copied.
+func (s *stage) reachable() (n int) {
+	for _, x := range s.c.tree.nodes {
+		if x.stamp == 0 || x.hosted[Block] == none {
+			continue
+		}
+		at := x.parent
+		for at != none && (s.c.tree.nodes[at].block != none || s.c.tree.nodes[at].hosted[Block] != none) {
+			at = s.c.tree.nodes[at].parent
+		}
+		if at == none {
+			n++
+		}
+	}
+	return n
 }
 
 // run computes ids from their beginning and ends.
@@ -360,6 +392,64 @@ func TestCopiesAreNotReadBeforeTheirStep(t *testing.T) {
 	require.Equal(t, 4, longer())
 	s.end(other)
 	s.check()
+}
+
+func TestLostContentWithdrawsLongerKeys(t *testing.T) {
+	// The beginning of a prefix is overwritten in a step without room for its copy, after its end was
+	// copied. No sequence can start with the end, which leaves the tier, and no key says that it can.
+	for name, lose := range map[string]func(*stage){
+		"no room":   func(s *stage) { s.room = 0 },
+		"no memory": func(*stage) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, Config{Blocks: 4, BlockSize: 2, Tier: TierConfig{Blocks: 8}})
+			p := s.start(numbers(0, 8), true)
+			s.c.Name(p.table, []Key{{Key: 1, Tokens: 2}, {Key: 2, Tokens: 4}, {Key: 3, Tokens: 6}, {Key: 4, Tokens: 8}})
+			require.True(t, s.compute(p, 8))
+			s.end(p)
+			s.c.Changes()
+			other := s.start(numbers(100, 8), true)
+			require.True(t, s.c.Grow(other.table, 8))
+			require.True(t, s.compute(other, 4))
+			s.submit()
+			_, removed, _ := s.c.Changes()
+			require.Empty(t, removed)
+			require.Equal(t, 4, s.c.TierUsed().Blocks)
+			lose(s)
+			require.True(t, s.compute(other, 4))
+			s.refuse()
+			s.check()
+			_, removed, _ = s.c.Changes()
+			require.Equal(t, []uint64{1, 2, 3, 4}, removed)
+			require.Empty(t, s.c.All())
+			require.Zero(t, s.c.TierUsed())
+			require.EqualValues(t, 2, s.c.Stats().Tier.Dropped)
+			s.check()
+		})
+	}
+}
+
+func TestDroppedWindowBlocksAndStatesAreCounted(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"windows": {Blocks: 9, BlockSize: 2, Window: 3, WindowBlocks: 4, Tier: TierConfig{Blocks: 12, WindowBlocks: 7}},
+		"states":  {Blocks: 9, BlockSize: 2, States: 1, Tier: TierConfig{Blocks: 20, States: 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, cfg)
+			p := s.start(numbers(0, 6), true)
+			require.True(t, s.compute(p, 6))
+			s.submit()
+			s.end(p)
+			require.Zero(t, s.c.Stats().Tier.Dropped)
+			s.room = 0
+			p = s.start(numbers(100, 6), true)
+			require.True(t, s.compute(p, 6))
+			s.end(p)
+			require.Positive(t, s.c.Stats().Tier.Dropped)
+			require.Empty(t, s.list)
+			s.check()
+		})
+	}
 }
 
 func TestKeysSayTheirTier(t *testing.T) {

@@ -167,7 +167,7 @@ func TestReadings(t *testing.T) {
 	m.Steps = batch.Stats{
 		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
 		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, TierBlocks: 6, TotalTierBlocks: 8,
-		TierBytes: 600, TotalTierBytes: 800, TierOutBytes: 900, TierInBytes: 300, TierRecalls: 21, TierTokens: 2100, TierEvictions: 22, Paused: 2,
+		TierBytes: 600, TotalTierBytes: 800, TierOutBytes: 900, TierInBytes: 300, TierRecalls: 21, TierTokens: 2100, TierEvictions: 22, TierDropped: 23, Paused: 2,
 		FreeStates: 7, CachedStates: 5, TotalStates: 8, FreeWindowBlocks: 9, CachedWindowBlocks: 4, TotalWindowBlocks: 12,
 		QueueAge: 7 * time.Second, PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, ForcedTokens: 3, PrefilledTokens: 9,
 		Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13, HeldBack: 14, HeldBackTime: 1500 * time.Millisecond,
@@ -213,6 +213,7 @@ func TestReadings(t *testing.T) {
 		"millrace_host_cache_blocks model=m state=free": 2, "millrace_host_cache_blocks model=m state=used": 6,
 		"millrace_host_cache_bytes model=m state=free": 200, "millrace_host_cache_bytes model=m state=used": 600,
 		"millrace_host_cache_copied_bytes_total direction=out model=m": 900, "millrace_host_cache_copied_bytes_total direction=in model=m": 300,
+		"millrace_host_cache_dropped_total model=m":   23,
 		"millrace_host_cache_evictions_total model=m": 22, "millrace_host_cache_hits_total model=m": 21, "millrace_host_cache_tokens_total model=m": 2100,
 		"millrace_swap_blocks model=m state=free": 3, "millrace_swap_blocks model=m state=held": 7,
 		"millrace_held_back_sequences model=m": 14, "millrace_held_back_seconds_total model=m": 1.5,
