@@ -106,7 +106,7 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 	}
 	start := have
 	if l.canSwapIn(s, have, len(moves)) {
-		start = s.swap.tokens
+		start, s.recalling = s.swap.tokens, false
 	}
 	need, needWindow := l.cache.BlocksFor(len(s.tokens))-len(t.Blocks), l.needsWindow(s, t, start)
 	if len(l.running) > 0 {
@@ -143,16 +143,22 @@ func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
 	s.slot, s.generation, s.fresh = slot, l.generations[slot], true
 	s.table, s.submitted, s.computed = t, have, have
 	l.electLeader(s)
-	if !s.request.Bypass {
-		if !l.cfg.States || l.cfg.Runner.SavedStates > 0 { // else no request can start with a prefix
-			l.cache.Name(t, s.keys())
-		}
-		l.cache.Claim(t, s.root(), s.ids()[:s.shared()])
-	}
+	l.announce(s)
 	if s.started.IsZero() {
 		l.recordStart(s, found, fromGroup, now)
 	}
 	return true
+}
+
+// announce names the prefixes of s, and claims those that it will compute.
+func (l *Loop) announce(s *sequence) {
+	if s.request.Bypass {
+		return
+	}
+	if !l.cfg.States || l.cfg.Runner.SavedStates > 0 { // else no request can start with a prefix
+		l.cache.Name(s.table, s.keys())
+	}
+	l.cache.Claim(s.table, s.root(), s.ids()[:s.shared()])
 }
 
 // recordStart records where a sequence starts when it gets its first slot. All continuations of a group
@@ -201,7 +207,7 @@ func (l *Loop) canSwapIn(s *sequence, have, before int) bool {
 	}
 	n := len(w.blocks) + len(w.windows) + 1
 	if l.cfg.Tier.Blocks > 0 {
-		n *= 2 // see roomForOuts
+		n = 2*n + 2 // each block that comes in may send one out, and of the window group one more
 	}
 	return !w.pending && have/l.cfg.Runner.BlockSize >= w.first && have < w.tokens && l.movable(before+n)
 }

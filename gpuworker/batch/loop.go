@@ -72,6 +72,7 @@ type Config struct {
 	// text, from which Stats.StepBound starts. 0 = unknown.
 	LongestStep time.Duration
 
+	moves        int         // of a step at most; 0 = maxMoves
 	masks        *maskLimits // nil = usualMasks
 	sampleForced bool        // tests compare with forced tokens that are sampled
 }
@@ -141,6 +142,9 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	if cfg.SharedTarget == 0 {
 		cfg.SharedTarget = 50 * time.Millisecond
+	}
+	if cfg.moves == 0 {
+		cfg.moves = maxMoves
 	}
 	if cfg.masks == nil {
 		cfg.masks = &usualMasks
@@ -267,6 +271,7 @@ func (l *Loop) round(ctx context.Context) (idle bool, err error) {
 	l.collect()
 	now := time.Now()
 	l.reap(now)
+	l.continueRecalls()
 	l.admit(now)
 	l.publishPrefixChanges()
 	l.report(now)

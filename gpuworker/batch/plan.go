@@ -57,6 +57,9 @@ func (l *Loop) choose(now time.Time) bool {
 			continue // only to count the sequences that are held back
 		}
 		limit := l.windowLimit(s, l.rowLimit(s, budget))
+		if size := l.cfg.Runner.BlockSize; s.recalling {
+			limit = min(limit, size-s.submitted%size)
+		}
 		if l.cfg.WholeTexts && limit < s.promptLength {
 			if len(p.chosen) > 0 {
 				continue
@@ -78,7 +81,8 @@ func (l *Loop) choose(now time.Time) bool {
 // plannable reports whether s may be part of the step: it has a slot and uncomputed tokens, and its
 // reader's buffer has room.
 func (l *Loop) plannable(s *sequence) bool {
-	if s.slot < 0 || s.preempted || s.ended || s.complete || s.exhausted() || s.awaitsMask() || l.awaitsMaskForState(s) {
+	if s.slot < 0 || s.preempted || s.ended || s.complete || s.exhausted() || s.recalling && s.inFlight > 0 || s.awaitsMask() ||
+		l.awaitsMaskForState(s) {
 		return false
 	}
 	s.paused = s.full()

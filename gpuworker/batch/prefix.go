@@ -52,6 +52,7 @@ func (s *sequence) publishes(r kvcache.Root) bool { return !s.request.Bypass && 
 // changed.
 func (l *Loop) startingTable(s *sequence) (t *kvcache.Table, have int, moves []engine.PreOp, ok bool) {
 	size := l.cfg.Runner.BlockSize
+	s.recalling = false
 	switch {
 	case l.canSharePrompt(s):
 		have = min(s.promptLength, s.reusable())

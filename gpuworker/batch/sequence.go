@@ -57,8 +57,9 @@ type sequence struct {
 	tail          savedState   // after the last whole block of its answer; see tailPosition
 	// left is how far cached blocks went on beyond the state, or the window blocks, with which it
 	// started; 0: no further.
-	left     int
-	inFlight int // steps in flight that contain it
+	left      int
+	recalling bool // it has more to recall when its step in flight has ended, see continueRecalls
+	inFlight  int  // steps in flight that contain it
 
 	// preempted and ended take effect when the last step in flight ends. Both keep the sequence out
 	// of every later step.
@@ -191,7 +192,7 @@ func (s *sequence) reusable() int {
 
 // rewind resets the sequence to uncomputed. Its tokens stay. No step in flight may contain it.
 func (s *sequence) rewind() {
-	s.submitted, s.computed, s.forced, s.table, s.slot, s.preempted = 0, 0, 0, nil, -1, false
+	s.submitted, s.computed, s.forced, s.table, s.slot, s.preempted, s.recalling = 0, 0, 0, nil, -1, false, false
 }
 
 func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {

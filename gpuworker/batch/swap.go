@@ -75,7 +75,7 @@ func (l *Loop) movable(n int) bool { return len(l.plan.moves)+n <= l.mostMoves()
 // mostMoves is how many moves a step may have.
 func (l *Loop) mostMoves() int {
 	c := &l.cfg.Runner
-	return min(maxMoves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
+	return min(l.cfg.moves, c.KVBlocks+c.HostBlocks+c.HostStates+c.WindowBlocks+c.HostWindowBlocks)
 }
 
 // swapPays reports whether moving blocks out and back takes less time than recomputing tokens. It

@@ -55,7 +55,7 @@ func TestEvictedPrefixesAreRecalled(t *testing.T) {
 				_, before := f.computed()
 				require.Equal(t, 192, runCached(t, l, ask(seed)), "prompt %d", seed)
 				_, after := f.computed()
-				require.Equal(t, 200-192+3, after-before, "what is left of the prompt, and three of four tokens")
+				require.Equal(t, 200-192+3, after-before, "the rest of the prompt, and three of four tokens")
 			}
 			stop(l)
 			require.NoError(t, f.broken)
@@ -66,6 +66,60 @@ func TestEvictedPrefixesAreRecalled(t *testing.T) {
 			require.LessOrEqual(t, stats.TierBytes, stats.TotalTierBytes)
 			require.Zero(t, stats.TotalHostBlocks, "these are of preempted sequences")
 		})
+	}
+}
+
+func TestLongRecallsTakeSeveralSteps(t *testing.T) {
+	// A step has room for six copies, and the prefix needs twelve and more. The sequence computes a
+	// block with each part of them.
+	for _, name := range []string{"blocks", "states"} {
+		t.Run(name, func(t *testing.T) {
+			cfg := tierModels()[name]
+			cfg.moves, cfg.Chunk = 16, 32
+			if cfg.States {
+				cfg.StateInterval, cfg.Runner.SavedStates, cfg.Tier.States, cfg.Runner.HostStates = 64, 4, 30, 30
+			}
+			l, f := startTier(t, cfg, nil)
+			for seed := range int32(3) {
+				require.Zero(t, runCached(t, l, ask(seed)))
+			}
+			for seed := range int32(3) {
+				_, before := f.computed()
+				cached := runCached(t, l, ask(seed))
+				require.GreaterOrEqual(t, cached, 192-5*16, "prompt %d", seed) // less than 64 tokens are not copied
+				require.LessOrEqual(t, cached, 192-16)
+				_, after := f.computed()
+				require.Equal(t, 200-cached+3, after-before, "the rest of the prompt, and three of four tokens")
+			}
+			stop(l)
+			require.NoError(t, f.broken)
+			require.EqualValues(t, 3, l.Stats().TierRecalls)
+			require.EqualValues(t, 3, l.Stats().PrefixHits)
+			require.Equal(t, l.Stats().TierTokens, l.Stats().CachedTokens)
+			require.GreaterOrEqual(t, l.Stats().TierTokens, uint64(3*(192-5*16)))
+		})
+	}
+}
+
+func TestPrefixesWithoutPartsComeWholeOrNotAtAll(t *testing.T) {
+	// The only state, and the only window blocks, are those of the prompt's end. Where a step has no
+	// room for all copies, chunks are as long as ever.
+	for _, name := range []string{"windows", "states"} {
+		for moves, cached := range map[int]int{16: 0, 34: 192} {
+			t.Run(fmt.Sprintf("%s, %d moves", name, moves), func(t *testing.T) {
+				cfg := tierModels()[name]
+				cfg.moves, cfg.Chunk = moves, 32
+				l, f := startTier(t, cfg, nil)
+				for seed := range int32(3) {
+					require.Zero(t, runCached(t, l, ask(seed)))
+				}
+				before := l.Stats().Steps
+				require.Equal(t, cached, runCached(t, l, ask(0)))
+				require.EqualValues(t, (200-cached+31)/32+3, l.Stats().Steps-before, "chunks, and three tokens")
+				stop(l)
+				require.NoError(t, f.broken)
+			})
+		}
 	}
 }
 
@@ -244,9 +298,12 @@ func TestRecallsAndPreemptionsMeet(t *testing.T) {
 	// Prompts that share beginnings crowd a small cache with a small tier and swaps, and some have
 	// several continuations.
 	for name, cfg := range tierModels() {
-		for _, tier := range []int{6, 20, 200} {
+		for _, tier := range []int{6, 20, 200, 201} {
 			t.Run(fmt.Sprintf("%s, tier of %d", name, tier), func(t *testing.T) {
 				cfg := cfg
+				if tier == 201 {
+					cfg.moves = 12 // many recalls take several steps
+				}
 				cfg.Tier = Tier{Blocks: tier}
 				cfg.Runner.KVBlocks, cfg.Runner.MaxSequences, cfg.Runner.HostBlocks = 30, 6, tier+40
 				if cfg.Window > 0 {

@@ -233,8 +233,8 @@ type Stats struct {
 
 // TierStats counts the work of the host tier.
 type TierStats struct {
-	Recalls   uint64        // calls of Recall that succeeded
-	Tokens    uint64        // tokens that these added to their tables
+	Recalls   uint64        // tables that Recall extended
+	Tokens    uint64        // tokens that it added to them
 	Evictions uint64        // entries that gave way to others
 	Dropped   uint64        // blocks and states that were to have an entry and were not copied
 	Out, In   [kinds]uint64 // planned copies by Kind, out to host memory and back
@@ -256,8 +256,10 @@ func (s *counters) tier() TierStats {
 	return t
 }
 
-func (s *counters) recordRecall(tokens int) {
-	s.recalls.Add(1)
+func (s *counters) recordRecall(first bool, tokens int) {
+	if first {
+		s.recalls.Add(1)
+	}
 	s.tokensRecalled.Add(uint64(tokens))
 }
 

@@ -1,5 +1,7 @@
 package kvcache
 
+import "math"
+
 // Longer is a prefix that continues a table and that both tiers have together.
 type Longer struct {
 	Tokens                       int // of the table and the prefix
@@ -7,49 +9,79 @@ type Longer struct {
 	path                         []int32
 }
 
+// Copies is the number of copies from host memory.
+func (m Longer) Copies() int { return m.Blocks + m.WindowBlocks + m.States }
+
 // Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning,
-// and that needs copies from host memory. ok is false without one.
+// and that needs copies from host memory. ok is false without one. The sequence of t may have
+// published more blocks since the match.
 func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {
 	if len(c.tier.of[Block].nodeOf) == 0 || t.released {
 		return more, false
 	}
-	size, w := c.blockSize, c.end(t, r)
-	run, deepest := t.Shared-min(t.slid, t.Shared), 0 // run: nodes with window blocks up to the last of path
+	w := c.end(t, r)
+	var path []int32
 	for i := t.Shared; i < c.usable(len(ids)); i++ {
 		n, _ := c.tree.step(w, c.part(ids, i))
 		if n == none || !c.has(Block, n) {
 			break
 		}
-		more.path = append(more.path, n)
-		if run++; !c.has(WindowBlock, n) {
-			run = 0
-		}
-		depth := i + 1
-		if c.hasStates() && !c.has(State, n) || c.windows.size > 0 && run < depth-c.firstWindow(depth*size) {
-			w = c.tree.walkFrom(n)
-			continue
-		}
-		deepest = len(more.path)
+		path = append(path, n)
 		w = c.tree.walkFrom(n)
 	}
-	more.path = more.path[:deepest]
-	more.Tokens = (t.Shared + deepest) * size
-	for i, n := range more.path {
-		x := &c.tree.nodes[n]
-		if x.block == none {
-			more.Blocks++
-		}
-		if c.windows.size > 0 && x.window == none && c.seen(t.Shared+i, more.Tokens) {
-			more.WindowBlocks++
-		}
-		if c.hasStates() && i == deepest-1 && x.state == 0 {
-			more.States = 1
-		}
-	}
-	return more, more.Blocks+more.WindowBlocks+more.States > 0
+	more = c.longest(t, path, math.MaxInt)
+	return more, more.Copies() > 0
 }
 
-// has reports whether a sequence could be given what a node has of a kind, from either tier.
+// Cut returns the longest beginning of more, a result of Longer for t, that needs at most `most`
+// copies. Without one the result has the tokens of t.
+func (c *Cache) Cut(t *Table, more Longer, most int) Longer { return c.longest(t, more.path, most) }
+
+// longest returns the longest beginning of a path after t with which a sequence can start, and that
+// needs at most `most` copies.
+func (c *Cache) longest(t *Table, path []int32, most int) Longer {
+	size, deepest := c.blockSize, Longer{Tokens: t.Shared * c.blockSize}
+	run := t.Shared - min(t.slid, t.Shared) // nodes with window blocks up to the last one
+	var need Longer
+	seen := t.Shared // the window blocks from this one on are counted in need
+	for i, n := range path {
+		x, depth := &c.tree.nodes[n], t.Shared+i+1
+		if x.block == none {
+			need.Blocks++
+		}
+		if c.windows.size > 0 {
+			first := c.firstWindow(depth * size)
+			if x.window == none {
+				need.WindowBlocks++
+			}
+			for ; seen < min(first, depth); seen++ {
+				if c.tree.nodes[path[seen-t.Shared]].window == none {
+					need.WindowBlocks--
+				}
+			}
+			if run++; !c.has(WindowBlock, n) {
+				run = 0
+			}
+			if run < depth-first {
+				continue
+			}
+		}
+		need.States = 0
+		switch {
+		case c.hasStates() && !c.has(State, n):
+			continue
+		case c.hasStates() && x.state == 0:
+			need.States = 1
+		}
+		if need.Copies() <= most {
+			need.Tokens, need.path = depth*size, path[:i+1]
+			deepest = need
+		}
+	}
+	return deepest
+}
+
+// has reports whether a sequence could be given the content of a node, from either tier.
 func (c *Cache) has(kind Kind, n int32) bool {
 	x := &c.tree.nodes[n]
 	onDevice := [kinds]bool{Block: x.block != none, WindowBlock: x.window != none, State: x.state != 0}
@@ -57,10 +89,11 @@ func (c *Cache) has(kind Kind, n int32) bool {
 	return onDevice[kind] || e != none && c.tier.of[kind].phase[e] == ready
 }
 
-// Recall extends t by what Longer returned, and plans the copies from host memory. It must follow
-// that call. The entries stay in the tier. If layers carry states, the caller then holds `state`,
-// which stands after the last token, and t is without the state that a match returned. If too few
-// blocks or states are available, it changes nothing and returns false.
+// Recall extends t by a result of Longer or Cut, and plans the copies from host memory. It must
+// follow that call, and all blocks of t must be shared ones. The entries stay in the tier. If layers
+// carry states, the caller then holds `state`, which stands after the last token, and t is without
+// the state that a match returned. If too few blocks or states are available, it changes nothing and
+// returns false.
 func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 	if !c.fits(t, more) {
 		return 0, false
@@ -112,7 +145,8 @@ func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 		c.unpin(more.path[i])
 	}
 	t.Shared = len(t.Blocks)
-	c.stats.recordRecall(len(more.path) * c.blockSize)
+	c.stats.recordRecall(!t.recalled, len(more.path)*c.blockSize)
+	t.recalled = true
 	c.count()
 	c.countWindows()
 	return state, true

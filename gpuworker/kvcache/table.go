@@ -33,6 +33,7 @@ type Table struct {
 	matched  int     // blocks of the match that it began with
 	claims   []int32 // nodes of blocks from Shared on that the sequence will compute
 	keys     []Key   // keys of blocks from Shared on, or with saved states all, shortest first
+	recalled bool    // Recall extended it
 	released bool
 }
 
@@ -65,6 +66,13 @@ func (c *Cache) Grow(t *Table, n int) bool {
 	}
 	c.count()
 	return true
+}
+
+// Truncate gives back the blocks of t after the shared ones. Its sequence must not have written to
+// them.
+func (c *Cache) Truncate(t *Table) {
+	c.dropFrom(t, t.Shared)
+	c.count()
 }
 
 // Fork returns another table with all blocks of t, including a partly filled last one. Before
