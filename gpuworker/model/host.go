@@ -132,7 +132,7 @@ func (i *Instance) measureCopies() (float64, error) {
 		step.PreOps = append(ops, step.PreOps...)
 		var err error
 		if took[try], err = i.execute(step); errors.Is(err, engine.ErrOutOfMemory) {
-			return 0, nil // the tier finds out by itself how much there is
+			return 0, nil // the tier shrinks when the engine refuses more
 		} else if err != nil {
 			return 0, fmt.Errorf("measure copies to host memory: %w", err)
 		}
