@@ -28,9 +28,9 @@ type Stats struct {
 	// Blocks of the window group, counted as those above; 0 without it.
 	FreeWindowBlocks, CachedWindowBlocks, TotalWindowBlocks int
 	FreeHostWindowBlocks, TotalHostWindowBlocks             int
-	// StartBlocks is how many blocks the next prompt can have: FreeBlocks, or fewer if the window group
-	// has too few free ones for a sequence of any length. A prompt gets all blocks of the first group
-	// when it starts, and of the window group only those that its window sees.
+	// StartBlocks is how many blocks the next prompt can have: FreeBlocks, or fewer if the window
+	// group has too few free ones for a sequence of any length. A prompt gets all blocks of the
+	// first group when it starts, and of the window group only those that its window sees.
 	StartBlocks int
 
 	// The host tier of the prefix cache; 0 without it. Bytes are those of entries in use, and of
@@ -58,8 +58,8 @@ type Stats struct {
 	StepsAfterCancel uint64 // steps with a cancelled sequence beyond those in flight
 }
 
-// HeldBlocks returns how many of TotalBlocks are held by sequences, or the same share of TotalBlocks
-// as of the window group, if that is the larger one.
+// HeldBlocks returns how many of TotalBlocks are held by sequences, or the same share of
+// TotalBlocks as of the window group, if that is the larger one.
 func (s Stats) HeldBlocks() int {
 	held := s.TotalBlocks - s.FreeBlocks
 	if n := s.TotalWindowBlocks; n > 0 {

@@ -11,8 +11,8 @@ import (
 // The host tier of the prefix cache (Config.Tier) has blocks and states that the device evicted, in
 // host memory. Their copies are moves of steps, as those of swapped sequences are, so that no
 // sequence waits for them alone: a copy out goes with the step that overwrites the block, and
-// copies in go with the first step of the sequence that starts with them, or with several if one has
-// no room for them.
+// copies in go with the first step of the sequence that starts with them, or with several if one
+// has no room for them.
 //
 // A move of the tier may outlive the sequence for which it was planned, because the cache counts on
 // it from then on. So moves stay in the plan until a step is accepted, and only copies out that the
@@ -44,8 +44,8 @@ func (l *Loop) tierMove(m kvcache.Copy) {
 // sixteenth of a step's moves to the copies of swaps and forks.
 func (l *Loop) roomForOuts() bool { return l.movable(l.mostMoves()/16 + 1) }
 
-// roomForIns is how many copies in the next step can have after n moves: each block that comes in may
-// send one out, and a quarter of a step's moves is left for blocks that its tokens overwrite.
+// roomForIns is how many copies in the next step can have after n moves: each block that comes in
+// may send one out, and a quarter of a step's moves is left for blocks that its tokens overwrite.
 func (l *Loop) roomForIns(n int) int { return (l.mostMoves()*3/4 - n) / 2 }
 
 // recall extends the table of s by content of the host tier, if copying it takes less time than
@@ -85,8 +85,8 @@ func (l *Loop) recall(s *sequence, t *kvcache.Table, ids []int32) {
 	}
 }
 
-// continueRecalls goes on with recalls that a step had no room for. A step must compute something, so
-// each part of the copies comes with one block to compute, and the next part when that step has
+// continueRecalls goes on with recalls that a step had no room for. A step must compute something,
+// so each part of the copies comes with one block to compute, and the next part when that step has
 // ended. Of a prefix of 30 000 blocks:
 //
 //	step   copies blocks     computes
@@ -145,8 +145,8 @@ func (l *Loop) recallPays(more kvcache.Longer, tokens int) bool {
 	return l.duration(more.Blocks, more.WindowBlocks, more.States) < l.prefill.duration(tokens)
 }
 
-// recallFits reports whether s gets the blocks for all of its tokens once it has recalled its prefix,
-// so that nothing is copied in vain.
+// recallFits reports whether s gets the blocks for all of its tokens once it has recalled its
+// prefix, so that nothing is copied in vain.
 func (l *Loop) recallFits(s *sequence, t *kvcache.Table, more kvcache.Longer) bool {
 	size := l.cfg.Runner.BlockSize
 	need, windows := l.cache.BlocksFor(len(s.tokens))-len(t.Blocks), 0

@@ -102,8 +102,8 @@ func TestLongRecallsTakeSeveralSteps(t *testing.T) {
 }
 
 func TestPrefixesWithoutPartsComeWholeOrNotAtAll(t *testing.T) {
-	// The only state, and the only window blocks, are those of the prompt's end. Where a step has no
-	// room for all copies, chunks are as long as ever.
+	// The only state, and the only window blocks, are those of the prompt's end. Where a step has
+	// no room for all copies, chunks are as long as ever.
 	for _, name := range []string{"windows", "states"} {
 		for moves, cached := range map[int]int{16: 0, 34: 192} {
 			t.Run(fmt.Sprintf("%s, %d moves", name, moves), func(t *testing.T) {

@@ -29,7 +29,8 @@ func (l *Loop) windowEnd(s *sequence, start int) int {
 	return min(len(s.tokens), max(start, l.cfg.Window)+size)
 }
 
-// startBlocks returns Stats.StartBlocks. Like assignSlot it counts one more block than a sequence needs.
+// startBlocks returns Stats.StartBlocks. Like assignSlot it counts one more block than a sequence
+// needs.
 func (l *Loop) startBlocks(free, windows int) int {
 	if l.cfg.Window == 0 || windows > l.cache.BlocksFor(l.cfg.Window+l.cfg.Runner.BlockSize) {
 		return free

@@ -90,10 +90,10 @@ func (c *Cache) has(kind Kind, n int32) bool {
 }
 
 // Recall extends t by a result of Longer or Cut, and plans the copies from host memory. It must
-// follow that call, and all blocks of t must be shared ones. The entries stay in the tier. If layers
-// carry states, the caller then holds `state`, which stands after the last token, and t is without
-// the state that a match returned. If too few blocks or states are available, it changes nothing and
-// returns false.
+// follow that call, and all blocks of t must be shared ones. The entries stay in the tier. If
+// layers carry states, the caller then holds `state`, which stands after the last token, and t is
+// without the state that a match returned. If too few blocks or states are available, it changes
+// nothing and returns false.
 func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 	if !c.fits(t, more) {
 		return 0, false

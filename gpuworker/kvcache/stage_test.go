@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stage is a cache with a host tier and with the content of its blocks and states: the ids up to the
-// end of the block. Copies are done when they are planned, as a device does them in the order of
-// the list.
+// stage is a cache with a host tier and with the content of its blocks and states: the ids up to
+// the end of the block. Copies are done when they are planned, as a device does them in the order
+// of the list.
 type stage struct {
 	t      *testing.T
 	c      *Cache

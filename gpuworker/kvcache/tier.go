@@ -307,8 +307,8 @@ func (c *Cache) planOut(kind Kind, id, e int32) {
 }
 
 // Overwrite announces that the caller will write positions from `from` to end of t: the next step
-// copies the content that these blocks owe to the tier. It must be called before a copy into a block or a
-// segment is planned. Blocks of Own and Recall need no call.
+// copies the content that these blocks owe to the tier. It must be called before a copy into a
+// block or a segment is planned. Blocks of Own and Recall need no call.
 func (c *Cache) Overwrite(t *Table, from, end int) {
 	if len(c.tier.of[Block].nodeOf) == 0 {
 		return

@@ -109,8 +109,9 @@ func TestCopiesAreNotReadBeforeTheirStep(t *testing.T) {
 }
 
 func TestLostContentWithdrawsLongerKeys(t *testing.T) {
-	// The beginning of a prefix is overwritten in a step without room for its copy, after its end was
-	// copied. No sequence can start with the end, which leaves the tier, and no key says that it can.
+	// The beginning of a prefix is overwritten in a step without room for its copy, after its end
+	// was copied. No sequence can start with the end, which leaves the tier, and no key says that
+	// it can.
 	for name, lose := range map[string]func(*stage){
 		"no room":   func(s *stage) { s.room = 0 },
 		"no memory": func(*stage) {},
@@ -167,8 +168,8 @@ func TestDroppedWindowBlocksAndStatesAreCounted(t *testing.T) {
 }
 
 func TestRecallsInPartsBringTheWhole(t *testing.T) {
-	// A step has few copies. A sequence begins with a part of its prefix, computes a block, and goes on
-	// with copies. It counts as one recall.
+	// A step has few copies. A sequence begins with a part of its prefix, computes a block, and
+	// goes on with copies. It counts as one recall.
 	for name, cfg := range stages() {
 		if name == "small" {
 			continue

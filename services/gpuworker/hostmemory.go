@@ -83,7 +83,8 @@ func availableMemory(root fs.FS) (bytes uint64, source string) {
 			if !limited || !ok || limit >= 1<<60 { // version 1 reports no limit like this
 				continue
 			}
-			// The kernel takes back inactive pages of files, such as those of a model that was just read.
+			// The kernel takes back inactive pages of files, such as those of a model that was just
+			// read.
 			reclaimable, _ := statistic(root, path.Join(folder, "memory.stat"), v.cache)
 			used -= min(used, reclaimable)
 			note(limit-min(limit, used), "/"+path.Join(folder, v.limit))

@@ -189,8 +189,8 @@ func perSecond(window []interval, count func(interval) uint64) float64 {
 	return float64(n) / took.Seconds()
 }
 
-// loads returns the load of each model that is ready or draining. Schedulers compare its free blocks
-// with the length of a prompt.
+// loads returns the load of each model that is ready or draining. Schedulers compare its free
+// blocks with the length of a prompt.
 func (r modelRates) loads(models []model.Status) []*pb.ModelLoad {
 	var out []*pb.ModelLoad
 	for _, m := range models {
