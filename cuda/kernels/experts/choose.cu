@@ -1,5 +1,5 @@
 // choose: a block for each row and panel of 16 experts computes logits, and one more for each row applies the norm. No block waits for
-// another: the block that ends last of a row chooses its experts, and the block whose row is chosen last plans the rows.
+// another: a warp of the block that ends last of a row chooses its experts, and the block whose row is chosen last plans the rows.
 #include "kernels/experts/choose.h"
 
 #include <algorithm>
@@ -41,15 +41,24 @@ __device__ __forceinline__ int32_t sum_before(int32_t x, int32_t& total) {
   return sum - x;
 }
 
-// Plans all rows by one block, whose thread e has expert e.
+// Plans all rows by one block. Thread p has pair p, thread e has expert e.
 __device__ void plan_rows(const RouteArgs& a, int32_t tile) {
-  __shared__ int32_t ids[kMostPairs], pairs_of[kWarps], tiles_of[kWarps], active_of[kWarps];
-  const int32_t pairs = a.rows * a.experts.used, expert = static_cast<int32_t>(threadIdx.x), warp = expert / 32;
-  for (int32_t p = expert; p < pairs; p += kThreads) ids[p] = __ldcg(a.ids + p);
+  __shared__ int32_t ids[kMostPairs], pairs_of_expert[kMostExperts + 1], first_of_expert[kMostExperts + 1];
+  __shared__ int32_t pairs_of[kWarps], tiles_of[kWarps], active_of[kWarps];
+  const int32_t pairs = a.rows * a.experts.used, thread = static_cast<int32_t>(threadIdx.x), expert = thread, warp = thread / 32;
+  pairs_of_expert[expert] = 0;
+  if (thread == 0) pairs_of_expert[kMostExperts] = 0;
+  if (thread < pairs) ids[thread] = min(__ldcg(a.ids + thread), kMostExperts);  // padding rows name an expert past the last
   __syncthreads();
-  int32_t count = 0, all = 0, all_tiles = 0;
-  for (int32_t p = 0; p < pairs; ++p) count += ids[p] == expert ? 1 : 0;
-  if (expert >= a.experts.count) count = 0;  // padding rows name an expert past the last
+  int32_t place = 0;  // among its expert's pairs
+  if (thread < pairs) {
+    atomicAdd(pairs_of_expert + ids[thread], 1);
+#pragma unroll 8
+    for (int32_t p = 0; p < pairs; ++p) place += p < thread && ids[p] == ids[thread] ? 1 : 0;
+  }
+  __syncthreads();
+  const int32_t count = expert < a.experts.count ? pairs_of_expert[expert] : 0;
+  int32_t all = 0, all_tiles = 0;
   int32_t first = sum_before(count, all), at = sum_before((count + tile - 1) / tile, all_tiles);
   const int32_t counted = expert < a.experts.count ? read_once(a.bytes, expert, count > 0) : 0;
   const int32_t active = __popc(__ballot_sync(0xffffffffu, counted > 0));
@@ -63,14 +72,15 @@ __device__ void plan_rows(const RouteArgs& a, int32_t tile) {
     first += pairs_of[w];
     at += tiles_of[w];
   }
-  for (int32_t p = 0, to = first; p < pairs && to < first + count; ++p)
-    if (ids[p] == expert) a.plan.pairs[to++] = p;
+  first_of_expert[expert] = first;
   for (int32_t done = 0; done < count; done += tile) a.plan.tiles[at++] = {expert, first + done, min(count - done, tile)};
   if (expert < a.experts.count) {
     a.plan.first[expert] = first;
     a.plan.count[expert] = count;
   }
-  if (expert != 0) return;
+  __syncthreads();
+  if (thread < pairs && ids[thread] < a.experts.count) a.plan.pairs[first_of_expert[ids[thread]] + place] = thread;
+  if (thread != 0) return;
   int32_t tiles = 0, experts = 0;
   for (int32_t w = 0; w < kWarps; ++w) {
     tiles += tiles_of[w];
@@ -80,20 +90,21 @@ __device__ void plan_rows(const RouteArgs& a, int32_t tile) {
   count_read(a.bytes, experts);
 }
 
-// Counts the block and returns, in every thread, whether it is the last of `blocks`. The counter is zero afterwards.
+// Counts the block of a warp and returns, in every lane, whether it is the last of `blocks`. The counter is zero afterwards. The warp sees
+// what the other blocks' warps wrote before they counted.
 __device__ __forceinline__ bool ends_last(int32_t* done, int32_t blocks) {
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
+  __syncwarp();
+  bool last = false;
+  if (threadIdx.x % 32 == 0) {
     last = count_done(done, 1) + 1 == blocks;
     if (last) *done = 0;
   }
-  __syncthreads();
-  return last;
+  return __any_sync(0xffffffffu, last);
 }
 
 template <int32_t T, bool whole>
-__global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ ChooseArgs a) {
+__global__ void __launch_bounds__(kThreads, 1) choose(const __grid_constant__ ChooseArgs a) {
+  __shared__ bool plans;
   const int32_t row = static_cast<int32_t>(blockIdx.y), panels = (a.route.experts.count + kPanelRows - 1) / kPanelRows;
   if (static_cast<int32_t>(blockIdx.x) == panels) {
     grid_wait();
@@ -102,10 +113,18 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Choos
     else norm_row<__nv_bfloat16, whole>(a.norm, row);
     return;
   }
-  router_block<T, 1, kWarps, whole>(a.router);
-  if (!ends_last(a.route.plan.done + row, panels)) return;
-  route_row(a.route, row);
-  if (a.route.rows > 1 && ends_last(a.route.plan.done + kMostChosenRows, a.route.rows)) plan_rows(a.route, a.tile);
+  router_block<T, 1, kWarps, whole>(a.router);  // whose logits the first warp has written
+  if (threadIdx.x < 32) {
+    bool last = ends_last(a.route.plan.done + row, panels);
+    if (last) {
+      route_row(a.route, row, dynamic_memory());
+      last = a.route.rows > 1 && ends_last(a.route.plan.done + kMostChosenRows, a.route.rows);
+    }
+    if (threadIdx.x == 0) plans = last;
+  }
+  if (a.route.rows == 1) return;
+  __syncthreads();
+  if (plans) plan_rows(a.route, a.tile);
 }
 
 template <int32_t T>

@@ -1,7 +1,7 @@
-// route_row: a block chooses the experts of one row. A thread has the experts threadIdx.x, threadIdx.x + threads, ...; a block has 1024
-// threads or at least one for each expert. Threads without an expert add zeros, so the order of every sum depends on the number of experts
-// alone.
-// An expert is chosen if fewer than `used` experts come before it, which threads count: the choice is the same whatever comes first.
+// route_row: a warp chooses the experts of one row. Lane l has the experts l, l + 32, ...; no block waits at a barrier.
+// An expert is chosen if fewer than `used` experts come before it: those of greater scores, and of equal scores those of lower index. The
+// warp takes the first of the experts that are left, `used` times, by keys that have the order of the scores.
+// Sums over experts are of 32 at a time, as warp_sum adds them, and then in ascending order: it depends on the number of experts alone.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -12,30 +12,40 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kMostRouteThreads = 1024;
+constexpr int32_t kMostSummed = 1024;  // sums of experts that are this far apart come first
 constexpr float kLeastSum = 1e-20f;
 
-// Bytes of dynamic shared memory of a block that routes.
+// RouteMemory lies in shared memory, one for each warp that routes.
+struct RouteMemory {
+  float *weights, *scores;  // (experts)
+  uint32_t* keys;           // (experts): 0 = taken already, or in no chosen group
+  uint32_t* kept;           // a bit for each expert: whether it is chosen
+  float* groups;            // (groups): scores
+  float* picked;            // (used): weights of the chosen by ascending id
+
+  __device__ RouteMemory(void* memory, const mr_experts_desc& e)
+      : weights(static_cast<float*>(memory)), scores(weights + e.count), keys(reinterpret_cast<uint32_t*>(scores + e.count)),
+        kept(keys + e.count), groups(reinterpret_cast<float*>(kept + (e.count + 31) / 32)), picked(groups + e.groups) {}
+};
+
+// Bytes of a RouteMemory.
 inline size_t route_shared_bytes(const mr_experts_desc& e) {
-  return static_cast<size_t>(e.count) * (2 * sizeof(float) + sizeof(int32_t) + 1) + static_cast<size_t>(e.groups) * sizeof(float);
+  return static_cast<size_t>(3 * e.count + (e.count + 31) / 32 + e.groups + e.used) * sizeof(float);
 }
 
-__device__ __forceinline__ float block_max(float x, float* scratch) {
-  for (int32_t lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-  __syncthreads();
-  for (uint32_t w = 0; w < blockDim.x / 32; ++w) x = fmaxf(x, scratch[w]);
-  __syncthreads();
-  return x;
+__device__ __forceinline__ int32_t route_lane() { return static_cast<int32_t>(threadIdx.x) % 32; }
+
+// Returns the key of a score that is a number: greater scores have greater keys, equal scores the same, and none has 0.
+__device__ __forceinline__ uint32_t score_key(float score) {
+  const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 equals 0
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// Returns how many of scores [begin, end) come before score i: greater ones, and equal ones of lower index. `takes_part` may exclude some.
-template <class TakesPart>
-__device__ __forceinline__ int32_t scores_before(const float* scores, int32_t begin, int32_t end, int32_t i, TakesPart takes_part) {
+// Returns how many of `count` scores come before score i.
+__device__ __forceinline__ int32_t scores_before(const float* scores, int32_t count, int32_t i) {
   const float own = scores[i];
   int32_t before = 0;
-#pragma unroll 8
-  for (int32_t j = begin; j < end; ++j) before += takes_part(j) && (scores[j] > own || (scores[j] == own && j < i)) ? 1 : 0;
+  for (int32_t j = 0; j < count; ++j) before += scores[j] > own || (scores[j] == own && j < i) ? 1 : 0;
   return before;
 }
 
@@ -48,131 +58,153 @@ __device__ __forceinline__ float group_score(const float* scores, int32_t size, 
   return best_two && size > 1 ? first + second : first;
 }
 
-// Writes the plan of a single row: a tile for each of its pairs. Every thread calls it, after a barrier that follows the ids.
-__device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids) {
-  const bool padding = a.slot[0] < 0;
-  for (int32_t i = threadIdx.x; i < a.experts.used && !padding; i += blockDim.x) {
+__device__ __forceinline__ float sum_of_experts(const float* values, int32_t count) {
+  float sum = 0;
+#pragma unroll 4
+  for (int32_t begin = 0; begin < min(count, kMostSummed); begin += 32) {
+    float own = 0;
+    for (int32_t i = begin + route_lane(); i < count; i += kMostSummed) own += values[i];
+    own = warp_sum(own);
+    sum = begin == 0 ? own : sum + own;
+  }
+  return sum;
+}
+
+// Computes weights and scores. Returns whether a score is not a number.
+__device__ __forceinline__ bool score_experts(const RouteArgs& a, const float* logits, const RouteMemory& memory) {
+  const int32_t count = a.experts.count, lane = route_lane();
+  float* const weights = memory.weights;
+  if (a.experts.gating == MR_GATE_SOFTMAX) {
+    float top = -INFINITY;
+    for (int32_t i = lane; i < count; i += 32) top = fmaxf(top, weights[i] = __ldcg(logits + i));
+    for (int32_t distance = 16; distance > 0; distance /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, distance));
+    for (int32_t i = lane; i < count; i += 32) weights[i] = exp_f32(weights[i] - top);
+    __syncwarp();
+    const float sum = sum_of_experts(weights, count);
+    for (int32_t i = lane; i < count; i += 32) weights[i] /= sum;
+  } else {
+    for (int32_t i = lane; i < count; i += 32) weights[i] = 1.0f / (1.0f + exp_f32(-__ldcg(logits + i)));
+  }
+  bool bad = false;
+  for (int32_t i = lane; i < count; i += 32) {
+    const float score = a.choice_bias == nullptr ? weights[i] : weights[i] + a.choice_bias[i];
+    memory.scores[i] = score;
+    memory.keys[i] = score_key(score);
+    bad |= isnan(score);
+  }
+  return __any_sync(0xffffffffu, bad);
+}
+
+// Takes the experts of groups that are not chosen out of the choice. Returns whether a group's score is not a number.
+__device__ __forceinline__ bool choose_groups(const mr_experts_desc& e, const RouteMemory& memory) {
+  const int32_t size = e.count / e.groups;
+  bool bad = false;
+  for (int32_t g = route_lane(); g < e.groups; g += 32) {
+    memory.groups[g] = group_score(memory.scores + g * size, size, (e.flags & MR_EXPERTS_GROUP_BEST_TWO) != 0);
+    bad |= isnan(memory.groups[g]);
+  }
+  __syncwarp();
+  for (int32_t i = route_lane(); i < e.count; i += 32)
+    if (scores_before(memory.groups, e.groups, i / size) >= e.groups_used) memory.keys[i] = 0;
+  return __any_sync(0xffffffffu, bad);
+}
+
+// Marks the chosen experts.
+__device__ __forceinline__ void choose_experts(const mr_experts_desc& e, const RouteMemory& memory) {
+  const int32_t lane = route_lane();
+  uint32_t best = 0;  // the lane's first expert that is left, and its key
+  int32_t expert = e.count;
+  const auto find = [&] {
+    best = 0;
+#pragma unroll 4
+    for (int32_t i = lane; i < e.count; i += 32) {
+      const uint32_t key = memory.keys[i];
+      if (key <= best) continue;
+      best = key;
+      expert = i;
+    }
+  };
+  find();
+  for (int32_t n = 0; n < e.used; ++n) {
+    const uint32_t first = __reduce_max_sync(0xffffffffu, best);
+    if (first == 0) break;
+    const auto taken = static_cast<int32_t>(__reduce_min_sync(0xffffffffu, best == first ? static_cast<uint32_t>(expert) : UINT32_MAX));
+    if (best != first || expert != taken) continue;
+    memory.keys[taken] = 0;
+    memory.kept[taken / 32] |= 1u << lane;
+    find();
+  }
+}
+
+// Writes the plan of a single row: a tile for each of its pairs.
+__device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids, const uint32_t* kept, bool padding) {
+  const int32_t lane = route_lane();
+  for (int32_t i = lane; i < a.experts.used && !padding; i += 32) {
     a.plan.pairs[i] = i;
     a.plan.tiles[i] = {ids[i], i, 1};
   }
-  int32_t counted = padding ? 0 : a.experts.used;
+  uint32_t counted = padding ? 0 : static_cast<uint32_t>(a.experts.used);
   if (a.bytes.read != nullptr) {  // the layer has other pieces
     counted = 0;
-    for (int32_t begin = 0; begin < a.experts.count; begin += blockDim.x) {
-      const int32_t expert = begin + static_cast<int32_t>(threadIdx.x);
-      bool active = false;
-      for (int32_t i = 0; i < a.experts.used && !padding; ++i) active = active || ids[i] == expert;
-      counted += __syncthreads_count(expert < a.experts.count ? read_once(a.bytes, expert, active) : 0);
-    }
+    for (int32_t expert = lane; expert < a.experts.count; expert += 32)
+      counted += static_cast<uint32_t>(read_once(a.bytes, expert, (kept[expert / 32] >> lane & 1) != 0));
+    counted = __reduce_add_sync(0xffffffffu, counted);
   }
-  if (threadIdx.x != 0) return;
+  if (lane != 0) return;
   *a.plan.tile_count = padding ? 0 : a.experts.used;
-  count_read(a.bytes, counted);
+  count_read(a.bytes, static_cast<int32_t>(counted));
 }
 
-// The block chooses the experts of a row. Every thread returns, so that the block may go on.
-__device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row) {
-  __shared__ float scratch[kMostRouteThreads / 32], divisor;
-  __shared__ int32_t kept_of[4][kMostRouteThreads / 32];
+// The warp chooses the experts of a row. Every lane returns, so that the warp may go on.
+__device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void* shared) {
   const mr_experts_desc& e = a.experts;
-  const int32_t count = e.count, threads = blockDim.x, thread = threadIdx.x, used = e.used;
-  float* const weights = reinterpret_cast<float*>(dynamic_memory());  // (count)
-  float* const scores = weights + count;          // (count), then the weights of the chosen
-  float* const groups = scores + count;           // (groups)
-  auto* const places = reinterpret_cast<int32_t*>(groups + e.groups);   // (count): how many experts come before
-  auto* const chosen = reinterpret_cast<uint8_t*>(places + count);      // (count): whether it takes part
-  int32_t* const ids = a.ids + row * used;
-  float* const out = a.weights + row * used;
+  const RouteMemory memory(shared, e);
+  const int32_t lane = route_lane(), words = (e.count + 31) / 32;
+  int32_t* const ids = a.ids + row * e.used;
+  float* const out = a.weights + row * e.used;
+  for (int32_t w = lane; w < words; w += 32) memory.kept[w] = 0;
+  __syncwarp();
   if (a.slot[row] < 0) {
-    for (int32_t i = thread; i < used; i += threads) ids[i] = count;
-    if (a.rows == 1) plan_row(a, ids);
+    for (int32_t i = lane; i < e.used; i += 32) ids[i] = e.count;
+    if (a.rows == 1) plan_row(a, ids, memory.kept, true);
     return;
   }
 
-  const float* const logits = a.logits + row * count;
-  if (e.gating == MR_GATE_SOFTMAX) {
-    float top = -INFINITY, sum = 0;
-    for (int32_t i = thread; i < count; i += threads) top = fmaxf(top, __ldcg(logits + i));
-    top = block_max(top, scratch);
-    for (int32_t i = thread; i < count; i += threads) sum += weights[i] = exp_f32(__ldcg(logits + i) - top);
-    sum = block_sum(sum, scratch);
-    for (int32_t i = thread; i < count; i += threads) weights[i] /= sum;
+  bool bad = score_experts(a, a.logits + row * e.count, memory);
+  __syncwarp();
+  if (!bad && e.groups != 0) bad = choose_groups(e, memory);
+  if (bad) {  // the first experts, whose weights fail the row
+    for (int32_t i = lane; i < e.used; i += 32) memory.weights[i] = NAN;
+    for (int32_t w = 0; w < words; ++w) {
+      const uint32_t first = __ballot_sync(0xffffffffu, w * 32 + lane < e.used);
+      if (lane == 0) memory.kept[w] = first;
+    }
   } else {
-    for (int32_t i = thread; i < count; i += threads) weights[i] = 1.0f / (1.0f + exp_f32(-__ldcg(logits + i)));
+    choose_experts(e, memory);
   }
-  int32_t bad = 0;  // a score is not a number
-  for (int32_t i = thread; i < count; i += threads) {
-    scores[i] = a.choice_bias == nullptr ? weights[i] : weights[i] + a.choice_bias[i];
-    bad |= isnan(scores[i]) ? 1 : 0;
-  }
-  bad = __syncthreads_or(bad);
-  const int32_t size = e.groups == 0 ? count : count / e.groups;
-  for (int32_t g = thread; g < e.groups; g += threads) {
-    groups[g] = group_score(scores + g * size, size, (e.flags & MR_EXPERTS_GROUP_BEST_TWO) != 0);
-    bad |= isnan(groups[g]) ? 1 : 0;
-  }
-  bad = __syncthreads_or(bad);
-  if (bad != 0) {
-    for (int32_t i = thread; i < used; i += threads) {
-      ids[i] = i;
-      out[i] = NAN;
-    }
-    __syncthreads();
-    if (a.rows == 1) plan_row(a, ids);
-    return;
-  }
+  __syncwarp();
 
-  const auto any = [](int32_t) { return true; };
-  for (int32_t i = thread; i < count; i += threads) {
-    chosen[i] = e.groups == 0 || scores_before(groups, 0, e.groups, i / size, any) < e.groups_used ? 1 : 0;
-    places[i] = 0;
-  }
-  __syncthreads();
-  // Spare threads share the counting of an expert.
-  const int32_t lanes = (count + 31) / 32 * 32, parts = max(threads / lanes, 1), part = parts == 1 ? 0 : thread / lanes;
-  for (int32_t i = parts == 1 ? thread : thread % lanes; i < count && part < parts; i += threads) {
-    if (chosen[i] == 0) continue;
-    const int32_t begin = count * part / parts, end = count * (part + 1) / parts;
-    const int32_t before = scores_before(scores, begin, end, i, [&](int32_t j) { return chosen[j] != 0; });
-    if (parts == 1) places[i] = before;
-    else atomicAdd(places + i, before);
-  }
-  __syncthreads();
-  constexpr int32_t kMost = 4;  // experts of a thread
-  uint32_t kept[kMost];
-#pragma unroll
-  for (int32_t k = 0; k < kMost; ++k) {
-    const int32_t i = thread + k * threads;
-    kept[k] = __ballot_sync(0xffffffffu, i < count && chosen[i] != 0 && places[i] < used);
-    if (thread % 32 == 0) kept_of[k][thread / 32] = __popc(kept[k]);
-  }
-  __syncthreads();
-  int32_t before = 0;  // chosen experts of lower ids, of whole warps
-#pragma unroll
-  for (int32_t k = 0; k < kMost; ++k) {
-    for (int32_t w = 0; w < thread / 32; ++w) before += kept_of[k][w];
-    if ((kept[k] >> thread % 32 & 1) != 0) {
-      const int32_t i = thread + k * threads, at = before + __popc(kept[k] & ((1u << thread % 32) - 1));
-      ids[at] = i;
-      scores[at] = weights[i];
+  int32_t before = 0;  // chosen experts of lower ids
+  for (int32_t w = 0; w < words; ++w) {
+    const uint32_t kept = memory.kept[w];
+    if ((kept >> lane & 1) != 0) {
+      const int32_t at = before + __popc(kept & ((1u << lane) - 1));
+      ids[at] = w * 32 + lane;
+      memory.picked[at] = memory.weights[w * 32 + lane];
     }
-    for (int32_t w = thread / 32; w < threads / 32; ++w) before += kept_of[k][w];
-    if (threads * (k + 1) >= count) break;
+    before += __popc(kept);
   }
-  __syncthreads();
-  if (thread == 0) {
-    float sum = 0;
-    for (int32_t i = 0; i < used; ++i) sum += scores[i];
-    divisor = fmaxf(sum, kLeastSum);
-  }
-  __syncthreads();
-  for (int32_t i = thread; i < used; i += threads) {
-    float weight = scores[i];
+  __syncwarp();
+  float sum = 0;
+  for (int32_t i = 0; i < e.used; ++i) sum += memory.picked[i];
+  const float divisor = fmaxf(sum, kLeastSum);
+  for (int32_t i = lane; i < e.used; i += 32) {
+    float weight = memory.picked[i];
     if ((e.flags & MR_EXPERTS_RENORM) != 0) weight /= divisor;
     if (e.weight_scale != 0) weight *= e.weight_scale;
     out[i] = a.scales == nullptr ? weight : weight * a.scales[ids[i]];
   }
-  if (a.rows == 1) plan_row(a, ids);
+  if (a.rows == 1) plan_row(a, ids, memory.kept, false);
 }
 
 }  // namespace mr::cuda

@@ -7,7 +7,7 @@ namespace {
 constexpr int32_t kFewRows = 16;  // up to these rows a block has one each, to occupy more SMs
 
 template <int32_t T, int32_t kRows, int32_t kWarps, bool whole>
-__global__ void __launch_bounds__(kWarps * 32) router_logits(const __grid_constant__ RouterArgs a) {
+__global__ void __launch_bounds__(kWarps * 32, 1) router_logits(const __grid_constant__ RouterArgs a) {
   router_block<T, kRows, kWarps, whole>(a);
 }
 

@@ -29,22 +29,6 @@ __device__ __forceinline__ float widened(uint32_t bits) {
   else return __uint_as_float(bits << 16);
 }
 
-// The weights of experts g and g + 8 in a step of a packed unit.
-template <int32_t T>
-__device__ __forceinline__ void load_step(const uint8_t* unit, int32_t step, int32_t lane, Four (&rows)[2]) {
-  if constexpr (T == kF32) {
-#pragma unroll
-    for (int32_t r = 0; r < 2; ++r) {
-      const float4 v = *reinterpret_cast<const float4*>(unit + (step * 2 + r) * 512 + lane * 16);
-      rows[r] = {{v.x, v.y, v.z, v.w}};
-    }
-  } else {
-    const uint4 v = *reinterpret_cast<const uint4*>(unit + step * 512 + lane * 16);
-    rows[0] = {{widened<T>(v.x & 0xffffu), widened<T>(v.x >> 16), widened<T>(v.z & 0xffffu), widened<T>(v.z >> 16)}};
-    rows[1] = {{widened<T>(v.y & 0xffffu), widened<T>(v.y >> 16), widened<T>(v.w & 0xffffu), widened<T>(v.w >> 16)}};
-  }
-}
-
 // The lane's four columns of a step in a row of `dim` numbers. whole: units do not pass the row's end, and rows begin at 8 bytes.
 template <bool whole>
 __device__ __forceinline__ Four load_columns(const float* row, int32_t first, int32_t dim) {
@@ -62,20 +46,60 @@ __device__ __forceinline__ Four load_columns(const float* row, int32_t first, in
   }
 }
 
+// RouterUnit is a lane's share of a unit of the panel, as it lies, and of the norm. All of it is requested before any of it is used.
+template <int32_t T, bool whole>
+struct RouterUnit {
+  static constexpr int32_t kSteps = kUnitCols / 16, kLoads = T == kF32 ? 2 : 1;
+  uint4 weights[kSteps][kLoads];
+  Four norm[kSteps];
+
+  __device__ __forceinline__ void request(const RouterArgs& a, const uint8_t* panel, int32_t unit, int32_t lane) {
+    const uint8_t* const from = panel + static_cast<int64_t>(unit) * Format<T>::group_bytes + lane * 16;
+#pragma unroll
+    for (int32_t step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int32_t i = 0; i < kLoads; ++i) weights[step][i] = *reinterpret_cast<const uint4*>(from + (step * kLoads + i) * 512);
+      norm[step] = {{1, 1, 1, 1}};
+      const int32_t column = unit * kUnitCols + step * 16 + lane % 4 * 2;
+      if (a.norm != nullptr) norm[step] = load_columns<whole>(a.norm, column, static_cast<int32_t>(a.router.cols));
+    }
+    all_requested();
+  }
+
+  // The weights of expert g + 8r in a step.
+  __device__ __forceinline__ Four of(int32_t step, int32_t r) const {
+    if constexpr (T == kF32) {
+      const uint4 v = weights[step][r];
+      return {{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}};
+    } else {
+      const uint4 v = weights[step][0];
+      const uint32_t low = r == 0 ? v.x : v.y, high = r == 0 ? v.z : v.w;
+      return {{widened<T>(low & 0xffffu), widened<T>(low >> 16), widened<T>(high & 0xffffu), widened<T>(high >> 16)}};
+    }
+  }
+
+  // Keeps the loads before this point before it, so that none waits until it is used.
+  __device__ __forceinline__ static void all_requested() { asm volatile("" ::: "memory"); }
+};
+
 // Block (x, y) computes panel x for rows [kRows * y, kRows * (y + 1)).
 template <int32_t T, int32_t kRows, int32_t kWarps, bool whole>
 __device__ __forceinline__ void router_block(const RouterArgs& a) {
+  using Unit = RouterUnit<T, whole>;
   __shared__ float sums[kColumnSlices][kRows][kPanelRows], squares[kColumnSlices][kRows];
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
   const int32_t dim = static_cast<int32_t>(a.router.cols), experts = static_cast<int32_t>(a.router.rows);
   const int32_t units = (dim + kUnitCols - 1) / kUnitCols, first_row = static_cast<int32_t>(blockIdx.y) * kRows;
   const uint8_t* const panel = a.router.data + static_cast<int64_t>(blockIdx.x) * units * Format<T>::group_bytes;
-  // Weights of a few rows come from device memory, so they are requested before the wait.
+  // Weights and norm are constants: a warp requests its first unit before the wait, and with few rows its others into L2.
+  Unit w;
+  const int32_t own = units * warp / kColumnSlices, own_end = units * (warp + 1) / kColumnSlices;
+  const int32_t requested = own < own_end ? own : -1;
+  if (requested >= 0) w.request(a, panel, requested, lane);
   if constexpr (kRows == 1) {
     static_assert(kWarps == kColumnSlices, "a warp has one slice");
     constexpr int32_t kUnitBytes = Format<T>::group_bytes;
-    const int32_t from = units * warp / kColumnSlices * kUnitBytes, until = units * (warp + 1) / kColumnSlices * kUnitBytes;
-    for (int32_t at = from + lane * kLine; at < until; at += 32 * kLine) prefetch_l2(panel + at);
+    for (int32_t at = (own + 1) * kUnitBytes + lane * kLine; at < own_end * kUnitBytes; at += 32 * kLine) prefetch_l2(panel + at);
   }
   grid_wait();
   grid_trigger();
@@ -83,28 +107,27 @@ __device__ __forceinline__ void router_block(const RouterArgs& a) {
 #pragma unroll 1
   for (int32_t slice = warp; slice < kColumnSlices; slice += kWarps) {
     float dot[kRows][2] = {}, square[kRows] = {};
+#pragma unroll 1
     for (int32_t unit = units * slice / kColumnSlices; unit < units * (slice + 1) / kColumnSlices; ++unit) {
-      constexpr int32_t kSteps = kUnitCols / 16;
       const int32_t column = unit * kUnitCols + t * 2;
-      Four w[kSteps][2], norm[kSteps];  // all of a unit is requested before it is used
-#pragma unroll
-      for (int32_t step = 0; step < kSteps; ++step) {
-        load_step<T>(panel + static_cast<int64_t>(unit) * Format<T>::group_bytes, step, lane, w[step]);
-        if (a.norm == nullptr) norm[step] = {{1, 1, 1, 1}};
-        else norm[step] = load_columns<whole>(a.norm, column + step * 16, dim);
-      }
+      if (unit != requested) w.request(a, panel, unit, lane);
 #pragma unroll
       for (int32_t r = 0; r < kRows; ++r) {
         const float* const row = a.x + min(first_row + r, a.rows - 1) * a.x_stride;
-        Four x[kSteps];
+        Four x[Unit::kSteps];
 #pragma unroll
-        for (int32_t step = 0; step < kSteps; ++step) x[step] = load_columns<whole>(row, column + step * 16, dim);
+        for (int32_t step = 0; step < Unit::kSteps; ++step) x[step] = load_columns<whole>(row, column + step * 16, dim);
+        Unit::all_requested();
 #pragma unroll
-        for (int32_t i = 0; i < kSteps * 4; ++i) {
-          const float v = x[i / 4].of[i % 4], normed = v * norm[i / 4].of[i % 4];
-          square[r] = fmaf(v, v, square[r]);
-          dot[r][0] = fmaf(normed, w[i / 4][0].of[i % 4], dot[r][0]);
-          dot[r][1] = fmaf(normed, w[i / 4][1].of[i % 4], dot[r][1]);
+        for (int32_t step = 0; step < Unit::kSteps; ++step) {
+          const Four low = w.of(step, 0), high = w.of(step, 1);
+#pragma unroll
+          for (int32_t i = 0; i < 4; ++i) {
+            const float v = x[step].of[i], normed = v * w.norm[step].of[i];
+            square[r] = fmaf(v, v, square[r]);
+            dot[r][0] = fmaf(normed, low.of[i], dot[r][0]);
+            dot[r][1] = fmaf(normed, high.of[i], dot[r][1]);
+          }
         }
       }
     }

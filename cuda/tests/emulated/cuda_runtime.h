@@ -221,6 +221,16 @@ inline unsigned __reduce_add_sync(unsigned, unsigned v) {
   for (int lane = 0; lane < 32; ++lane) sum += emulated::of_lane(v, lane);
   return sum;
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned v) {
+  unsigned most = 0;
+  for (int lane = 0; lane < 32; ++lane) most = std::max(most, emulated::of_lane(v, lane));
+  return most;
+}
+inline unsigned __reduce_min_sync(unsigned, unsigned v) {
+  unsigned least = ~0u;
+  for (int lane = 0; lane < 32; ++lane) least = std::min(least, emulated::of_lane(v, lane));
+  return least;
+}
 inline bool __any_sync(unsigned, bool v) {
   bool any = false;
   for (int lane = 0; lane < 32; ++lane) any = emulated::of_lane(v, lane) || any;
