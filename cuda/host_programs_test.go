@@ -307,11 +307,13 @@ func TestEmulatedLatentsMatchFloat64(t *testing.T) {
 	t.Parallel()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
-	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
+	build(t, slices.Concat([]string{
+		"-Itests/emulated/attention", "-Itests/emulated", "-Itests", "-ffp-contract=off", "-fno-strict-aliasing", "-O1",
 		"-DMR_HOPPER=0", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/runtime.cpp",
-		"tests/emulated/experts/device.cpp", "kernels/attention/prefill_plan.cpp", "-x", "c++", "kernels/attention/decode.cu",
+		"tests/emulated/experts/device.cpp", "kernels/attention/prefill_plan.cpp", "-x", "c++",
 		"kernels/attention/latent_decode.cu", "kernels/attention/latent_prefill.cu", "kernels/latents.cu", "kernels/begin.cu",
-		"kernels/experts/plan.cu", "tests/latent_test.cu", "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")
+		"kernels/experts/plan.cu", "tests/latent_test.cu",
+	}, found(t, "kernels/attention/decode_*.cu"), []string{"-x", "none", "-lgtest", "-lgtest_main", "-lpthread"})...)
 	const some = "--gtest_filter=LatentWidths*:FinishLatent*:PlanHeads*:PlaceHeads*:*OneToken*:*TheEndOfATile*:*SecondTile*:" +
 		"*AfterAPrefix*:*AcrossChunks/1_*:*AcrossChunks/16_512*:*AcrossChunks/20_*:*AcrossTiles/7_*:*AcrossTiles/16_512*:" +
 		"*AcrossGroups/1_16*:*AcrossPieces/1_16*-*128_512*"
