@@ -28,11 +28,14 @@ GemvKernel find_kernel(int32_t type_index, Act act, GroupedForm form) {
   if constexpr (i < kWeightTypeCount) {
     if (i != type_index) return find_kernel<i + 1>(type_index, act, form);
     constexpr int32_t type = kWeightFormats[i].kernel();
-    return form < GroupedForm::kSeveralSingle ? few_rows_kernel<type>(act, form)
-           : form < GroupedForm::kManySingle    ? several_rows_kernel<type>(act, form)
-           : form < GroupedForm::kManyWgmma     ? many_rows_kernel<type>(act, form)
-           : form < GroupedForm::kOneGated      ? many_rows_wgmma_kernel<type>(act)
-                                                : one_row_kernel<type>(act, form);
+    switch (form) {
+      case GroupedForm::kFew:
+      case GroupedForm::kFewOne: return few_rows_kernel<type>(act, form);
+      case GroupedForm::kSeveral: return several_rows_kernel<type>(act);
+      case GroupedForm::kMany: return many_rows_kernel<type>(act);
+      case GroupedForm::kManyWgmma: return many_rows_wgmma_kernel<type>(act);
+      default: return one_row_kernel<type>(act, form);
+    }
   } else {
     return {};
   }
@@ -142,11 +145,8 @@ int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
   if (args.pairs == 0) return cudaSuccess;
-  const bool pair = args.count == 2, one_row = args.rows == 1;
-  const PreparedGrouped* const first = kernel_of(args, grouped_form(1, pair));
-  if (first == nullptr) return cudaErrorInitializationError;
-  const PreparedGrouped& one = *first;
-  const PreparedGrouped& many = *kernel_of(args, pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
+  if (current_kernels() == nullptr) return cudaErrorInitializationError;
+  const PreparedGrouped& many = *kernel_of(args, GroupedForm::kMany);
   const PreparedGrouped& gated = *kernel_of(args, GroupedForm::kOneGated);
   GroupedParams p = grouped_params(args);
   void* arguments[] = {&p};
@@ -159,24 +159,25 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   }
   if (args.kind == GemmClass::kPrefill && many.tiles_at_once > 0) {
     p.parts = many_rows_parts(args);
-    const dim3 grid = many_rows_grid(args, many.kernel.panels);
+    const dim3 grid = many_rows_grid(args, many.kernel.panels / args.count);
     return grid.y > 65535 ? cudaErrorInvalidValue : launch_kernel(many, grid, many.shared_bytes, arguments, on);
   }
-  if (pair && one_row_fits(gated, args)) {
+  if (args.count == 2 && one_row_fits(gated, args)) {
     const int64_t items = int64_t{args.pairs} * panels_of(args);
     return launch_kernel(gated, dim3(static_cast<unsigned>(std::min<int64_t>(items, gated.tiles_at_once))),
                          gated.shared_bytes + one_row_input_bytes(args), arguments, on);
   }
   // If no kernel takes whole tiles, as with those of the prefill class, or it needs more shared memory than the device has, tiles are
   // divided.
-  const PreparedGrouped& eight = *kernel_of(args, grouped_form(8, pair));
-  // One target of few columns has slices of unlike length, and warps that have all of K do not wait for the longest.
-  const PreparedGrouped& whole = *kernel_of(args, grouped_form(pair ? args.tile : std::max(args.tile, 16), pair));
-  const PreparedGrouped& tiled = whole.tiles_at_once > 0 && whole.kernel.tokens >= args.tile ? whole : eight;
+  const PreparedGrouped& few = *kernel_of(args, GroupedForm::kFew);
+  const PreparedGrouped& one = *kernel_of(args, GroupedForm::kFewOne);
+  const PreparedGrouped& several = *kernel_of(args, GroupedForm::kSeveral);
+  const bool one_row = args.rows == 1, by_several = several.tiles_at_once > 0 && several.kernel.tokens >= args.tile;
+  const PreparedGrouped& tiled = by_several && !(prefers_few(args) && few.tiles_at_once > 0) ? several : few;
   const PreparedGrouped& chosen = one.tiles_at_once > 0 && (one_row || tiled.tiles_at_once == 0) ? one : tiled;
   if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
   p.parts = one_row ? 1 : std::max(1, args.tile / chosen.kernel.tokens);
-  const int64_t items = decode_items(args, p.parts, chosen.kernel.panels);
+  const int64_t items = decode_items(args, p.parts, chosen.kernel.panels / args.count);
   if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));
   return launch_kernel(chosen, grid, chosen.shared_bytes, arguments, on);

@@ -2,7 +2,7 @@
 //
 //   file                 class     tile (rows x pairs)   how
 //   one_row.cuh          decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
-//   few_rows.cuh         decode    16 x 1, 16 x 8        mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
+//   few_rows.cuh         decode    32 x 8                mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
 //   several_rows.cuh     decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
 //   many_rows.cuh        prefill   256 x 64              mma, cp.async; warps share a tile's pairs
 //   many_rows_wgmma.cuh  prefill   256 x 128             wgmma, bulk copies, cp.async; on compute capability 9.0

@@ -1,5 +1,5 @@
-// few_rows: the grouped GEMM of the decode class for experts of few pairs. It is gemv_async.cuh with another order of work: an item is a
-// panel of an expert's matrix, or the panels of its gate and up, for one tile of the plan. Slices and pipelines are those of
+// few_rows: the grouped GEMM of the decode class for experts of few pairs. It is gemv_async.cuh with another order of work: an item is
+// two panels of an expert's matrix, or a panel of its gate and of its up, for one tile of the plan. Slices and pipelines are those of
 // gemv_async; the sums of the eight split-K slices are added in ascending order.
 //
 // Items of a tile follow one another, so neighbouring blocks stream one matrix, and a matrix that several tiles read is
@@ -21,14 +21,16 @@ struct FewRowsBlock {
   using Layout = typename Pipeline::Layout;
   using Cursor = typename Pipeline::Cursor;
 
-  static constexpr bool pair = S::panels == 2;
-  static constexpr int32_t kRows = kPanelRows, kOutputs = kRows * S::tokens;  // of an item; a thread stores one
+  static_assert(S::rows * S::tokens <= S::threads, "a thread stores one output of an item");
 
   const GroupedParams& grouped;
   const GemvParams& p;
   const GemvTile<A, S> slices;
   const Pipeline pipeline;
-  int32_t items = 0;  // panels * tiles * parts of a tile
+  const bool pair = p.pair != 0;  // the two panels are of gate and up
+  const int32_t item_panels = pair ? 1 : S::panels;  // of a target
+  const int32_t panel_items = (p.targets[0].panels + item_panels - 1) / item_panels;
+  int32_t items = 0;  // panel_items * tiles * parts of a tile
 
   // Feed is where a lane copies an item's operands from: its first 16 bytes of each panel, and the rows of x.
   struct Feed {
@@ -38,7 +40,7 @@ struct FewRowsBlock {
 
   // The pairs of an item: its part of a tile, which may have none.
   __device__ __forceinline__ ExpertTile tile_of(int32_t item) const {
-    const int32_t index = item / p.targets[0].panels;
+    const int32_t index = item / panel_items;
     ExpertTile tile = grouped.plan.tiles[index / grouped.parts];
     const int32_t skipped = index % grouped.parts * S::tokens;
     tile.first += skipped;
@@ -53,11 +55,15 @@ struct FewRowsBlock {
     return item;
   }
 
+  // A panel past the last is read as the last; its sums are discarded.
   __device__ __forceinline__ void aim_weights(Feed& feed, int32_t item) const {
-    const int64_t matrix = tile_of(item).expert * grouped.matrix_bytes;
-    const int64_t panel = matrix + item % p.targets[0].panels * p.panel_bytes + pipeline.lane * 16;
+    const int64_t matrix = tile_of(item).expert * grouped.matrix_bytes + pipeline.lane * 16;
+    const int32_t first = item % panel_items * item_panels;
 #pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r) feed.weights.panel[r] = p.targets[r].data + panel;
+    for (int32_t r = 0; r < S::panels; ++r) {
+      const KernelTarget& target = p.targets[pair ? r : 0];
+      feed.weights.panel[r] = target.data + matrix + min(pair ? first : first + r, target.panels - 1) * p.panel_bytes;
+    }
   }
 
   __device__ __forceinline__ void aim_rows(Feed& feed, int32_t item) const {
@@ -106,31 +112,29 @@ struct FewRowsBlock {
 
   // Adds the slices of an item in ascending order, and stores one output for each thread.
   __device__ __forceinline__ void finish(int32_t item, const float* sums) const {
-    const int32_t thread = pipeline.warp * 32 + pipeline.lane, local = thread % kRows, column = thread / kRows;
+    const int32_t thread = pipeline.warp * 32 + pipeline.lane, rows = pair ? kPanelRows : S::rows, local = thread % rows;
+    const int32_t column = thread / rows, row = item % panel_items * rows + local;
     const ExpertTile tile = tile_of(item);
-    const int32_t row = item % p.targets[0].panels * kPanelRows + local;
-    const bool stores = thread < kOutputs && column < tile.count && row < p.targets[0].rows;
+    const bool stores = column < tile.count && row < p.targets[0].rows;
     const int64_t out = stores ? grouped.plan.pairs[tile.first + column] * p.targets[0].out_stride + row : 0;
-    float bias[S::panels] = {};
+    float bias[2] = {};
 #pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r)
-      if (stores && p.targets[r].bias != nullptr)
-        bias[r] = p.targets[r].bias[static_cast<int64_t>(tile.expert) * p.targets[r].rows + row];
+    for (int32_t i = 0; i < 2; ++i)
+      if (stores && (i == 0 || pair) && p.targets[i].bias != nullptr)
+        bias[i] = p.targets[i].bias[static_cast<int64_t>(tile.expert) * p.targets[i].rows + row];
     __syncthreads();
     if (!stores) return;
-    float y[S::panels];
-#pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r) {
-      const int32_t index = column * S::reduction_stride + r * kPanelRows + local;
+    const auto output = [&](int32_t i) {
+      const int32_t index = column * S::reduction_stride + i * kPanelRows + local;
       float sum = 0;
 #pragma unroll
       for (int32_t s = 0; s < kSlices; ++s) sum += sums[s * S::reduction_plane + index];
-      y[r] = sum * p.x_scale + bias[r];
-    }
-    if constexpr (pair) {
-      static_cast<A*>(p.targets[0].out)[out] = ActOps<A>::from(gated_product(grouped.activation, y[0], y[1]) * p.pair_share);
+      return sum * p.x_scale + bias[i];
+    };
+    if (pair) {
+      static_cast<A*>(p.targets[0].out)[out] = ActOps<A>::from(gated_product(grouped.activation, output(0), output(1)) * p.pair_share);
     } else {
-      static_cast<float*>(p.targets[0].out)[out] = y[0];
+      static_cast<float*>(p.targets[0].out)[out] = output(0);
     }
   }
 
@@ -140,7 +144,7 @@ struct FewRowsBlock {
     const int32_t begin = pipeline.unit_begin, end = pipeline.unit_end, block = static_cast<int32_t>(blockIdx.x);
     Feed feed;
     aim_weights(feed, block);  // before the number of items is loaded; without this item the address is not used
-    items = *grouped.plan.tile_count * grouped.parts * p.targets[0].panels;
+    items = *grouped.plan.tile_count * grouped.parts * panel_items;
     const int32_t first_item = next_of(block);
     if (first_item != block && first_item < items) aim_weights(feed, first_item);
     Cursor next{begin < end ? first_item : items, begin};
@@ -183,41 +187,32 @@ __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) few_rows(const _
 }
 
 // Picks the shape with the most units in a stage, up to `units`, that gemv_async would take.
-template <int32_t T, class A, int32_t panels, int32_t tokens, int32_t units, int32_t blocks>
+template <int32_t T, class A, int32_t tokens, int32_t units, int32_t blocks>
 GemvKernel few_rows_fitting() {
-  using S = GemvShape<panels, tokens, units, blocks>;
+  using S = GemvShape<2, tokens, units, blocks>;
   constexpr bool everywhere = tokens > 1 || T == kF32 || GemvAsyncLayout<T, A, S, 100>::alone >= 2;
   if constexpr (GemvAsyncLayout<T, A, S, 228>::many >= 2 && everywhere) {
     return {reinterpret_cast<const void*>(&few_rows<T, A, S>),
             [](int32_t capability) {
               return gemv_shared_bytes(capability, [](auto room) { return GemvAsyncLayout<T, A, S, decltype(room)::value>::bytes; });
             },
-            S::threads, 1, S::tokens};
+            S::threads, S::panels, S::tokens};
   } else {
     static_assert(units > 1, "the pipelines do not fit");
-    return few_rows_fitting<T, A, panels, tokens, units / 2, blocks>();
+    return few_rows_fitting<T, A, tokens, units / 2, blocks>();
   }
 }
 
-template <int32_t T, class A>
-GemvKernel few_rows_kernel_for(GroupedForm form) {
-  constexpr bool number = Format<T>::is_float;
-  constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4;
-  switch (form) {
-    case GroupedForm::kFewSingle1: return few_rows_fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
-    case GroupedForm::kFewPair1: return few_rows_fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
-    case GroupedForm::kFewSingle8: return few_rows_fitting<T, A, 1, 8, most, blocks>();
-    case GroupedForm::kFewPair8: return few_rows_fitting<T, A, 2, 8, most, blocks>();
-    default: return {};
-  }
-}
-
-// Quantised weights multiply f16 activations alone.
+// Compute capability 9.0 has the shared memory of the other kernels, and a build for it alone has no tiles of one pair.
 template <int32_t T>
 GemvKernel few_rows_kernel_of(Act act, GroupedForm form) {
-  if (act == Act::kF16) return few_rows_kernel_for<T, __half>(form);
-  if constexpr (Format<T>::is_float) return few_rows_kernel_for<T, __nv_bfloat16>(form);
-  else return {};
+  constexpr int32_t blocks = T == kF32 ? 1 : 2, most = Format<T>::is_float ? 1 : 4;
+  return with_multiplied_act<T, GemvKernel>(act, [&](auto element) -> GemvKernel {
+    using A = decltype(element);
+    if (form == GroupedForm::kFew) return few_rows_fitting<T, A, kLeastExpertTile, most, blocks>();
+    if constexpr (MR_HOPPER == 2) return {};
+    else return few_rows_fitting<T, A, 1, Format<T>::superblock ? 2 : most, blocks>();
+  });
 }
 
 }  // namespace mr::cuda

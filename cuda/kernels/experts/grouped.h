@@ -16,21 +16,14 @@ struct GroupedParams {
   int32_t x_share, activation;
 };
 
-// GroupedForm is the kernel and the pairs of a tile, and whether its targets are gate and up.
-enum class GroupedForm : int32_t {
-  kFewSingle1 = 0, kFewPair1, kFewSingle8, kFewPair8, kSeveralSingle, kSeveralPair, kManySingle, kManyPair,
-  kManyWgmma,  // targets are one, or gate and up
-  kOneGated, kOneBranch
-};
-constexpr int32_t kGroupedForms = 11;
+// GroupedForm is a kernel. All but the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one pair,
+// for devices with little shared memory.
+enum class GroupedForm : int32_t { kFew = 0, kFewOne, kSeveral, kMany, kManyWgmma, kOneGated, kOneBranch };
+constexpr int32_t kGroupedForms = 7;
 
-// The form of decode tiles of up to this many pairs, at most kMostExpertTile.
-constexpr GroupedForm grouped_form(int32_t pairs, bool pair) {
-  const GroupedForm single = pairs == 1   ? GroupedForm::kFewSingle1
-                             : pairs <= 8 ? GroupedForm::kFewSingle8
-                                          : GroupedForm::kSeveralSingle;
-  return static_cast<GroupedForm>(static_cast<int32_t>(single) + (pair ? 1 : 0));
-}
+// Returns whether a tile of the decode class prefers few_rows.cuh to several_rows.cuh. One target of few columns has slices of
+// unlike length, and warps that have all of K do not wait for the longest.
+inline bool prefers_few(const ExpertGemmArgs& args) { return args.rows == 1 || (args.count == 2 && args.tile <= kLeastExpertTile); }
 
 inline int32_t panels_of(const ExpertGemmArgs& args) {
   return static_cast<int32_t>((args.targets[0].weight.rows + kPanelRows - 1) / kPanelRows);
@@ -82,15 +75,16 @@ inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
               static_cast<unsigned>(tiles_of(args) * many_rows_parts(args)));
 }
 
-// Defined once for each type, see instances/.
+// Defined once for each type, see instances/. A kernel's panels are those of an item, half of them of each target of a pair. If a type
+// does not have a kernel, its function is null.
 template <int32_t T>
 GemvKernel few_rows_kernel(Act act, GroupedForm form);
 template <int32_t T>
 GemvKernel one_row_kernel(Act act, GroupedForm form);
 template <int32_t T>
-GemvKernel several_rows_kernel(Act act, GroupedForm form);
+GemvKernel several_rows_kernel(Act act);
 template <int32_t T>
-GemvKernel many_rows_kernel(Act act, GroupedForm form);
+GemvKernel many_rows_kernel(Act act);
 template <int32_t T>
 GemvKernel many_rows_wgmma_kernel(Act act);
 

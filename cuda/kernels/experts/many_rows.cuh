@@ -45,7 +45,7 @@ struct ManyLayout {
   static constexpr int32_t pairs_at = exchange_at + ManyShape::warps * exchange_each, bytes = bytes_of(stages);
 };
 
-template <int32_t T, class A, bool pair>
+template <int32_t T, class A>
 struct ManyRowsBlock {
   using Pipeline = GemvAsyncPipeline<T, A, ManyShape>;
   using Layout = ManyLayout<T, A, kGemvSharedKiB>;
@@ -54,7 +54,6 @@ struct ManyRowsBlock {
   static constexpr WeightFormat f = Pipeline::f;
 
   static constexpr int32_t kPanels = 2, kStages = Layout::stages;
-  static constexpr int32_t kBlockPanels = ManyShape::warps * (pair ? 1 : kPanels);  // of a target
   static constexpr int32_t kRowSteps = kManyPairs * (kUnitCols / 8) / ManyShape::threads;  // 16-byte pieces of a thread
 
   const GroupedParams& grouped;
@@ -70,7 +69,9 @@ struct ManyRowsBlock {
     const uint8_t* rows[kRowSteps];  // null: no pair is there
   };
 
-  __device__ __forceinline__ const KernelTarget& target(int32_t r) const { return p.targets[pair ? r : 0]; }
+  // Returns whether the two panels of a warp are of gate and up. A member would take a register.
+  __device__ __forceinline__ bool pair() const { return p.pair != 0; }
+  __device__ __forceinline__ const KernelTarget& target(int32_t r) const { return p.targets[pair() ? r : 0]; }
   __device__ __forceinline__ int32_t thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ uint32_t rows_in(int32_t stage) const { return pipeline.shared + Layout::rows_at + stage * Layout::rows; }
 
@@ -79,7 +80,7 @@ struct ManyRowsBlock {
     const int64_t matrix = tile.expert * grouped.matrix_bytes;
 #pragma unroll
     for (int32_t r = 0; r < kPanels; ++r) {
-      panel[r] = static_cast<int32_t>(blockIdx.x) * kBlockPanels + (pair ? warp : warp * kPanels + r);
+      panel[r] = (static_cast<int32_t>(blockIdx.x) * ManyShape::warps + warp) * (pair() ? 1 : kPanels) + (pair() ? 0 : r);
       weights.panel[r] = target(r).data + matrix + min(panel[r], target(r).panels - 1) * p.panel_bytes + lane * 16;
     }
 #pragma unroll
@@ -174,7 +175,7 @@ struct ManyRowsBlock {
       if (n >= fragments) break;
 #pragma unroll
       for (int32_t r = 0; r < kPanels; ++r) epilogue.finish(acc[r][n], bias[r]);
-      if constexpr (pair) {
+      if (pair()) {
         const int32_t at = n * 8 + lane / 4;
         epilogue.store_gated(acc[0][n], acc[1][n], panel[0], at < tile.count ? pairs[at] : -1);
       } else {
@@ -233,39 +234,27 @@ struct ManyRowsBlock {
   }
 };
 
-template <int32_t T, class A, bool pair>
+template <int32_t T, class A>
 __global__ void __launch_bounds__(ManyShape::threads, 2) many_rows(const __grid_constant__ GroupedParams p) {
   uint8_t* const memory = dynamic_memory();
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  ManyRowsBlock<T, A, pair> block{p, p.gemm, {p.gemm, warp, lane, shared_address(memory), nullptr, evict_normal_policy()},
-                                  reinterpret_cast<int32_t*>(memory + ManyLayout<T, A, kGemvSharedKiB>::pairs_at)};
+  ManyRowsBlock<T, A> block{p, p.gemm, {p.gemm, warp, lane, shared_address(memory), nullptr, evict_normal_policy()},
+                            reinterpret_cast<int32_t*>(memory + ManyLayout<T, A, kGemvSharedKiB>::pairs_at)};
   block.run();
 }
 
-template <int32_t T, class A, bool pair>
-GemvKernel many_rows_kernel_with() {
-  return {reinterpret_cast<const void*>(&many_rows<T, A, pair>),
+template <int32_t T, class A>
+GemvKernel many_rows_kernel_for() {
+  return {reinterpret_cast<const void*>(&many_rows<T, A>),
           [](int32_t capability) {
             return gemv_shared_bytes(capability, [](auto room) { return ManyLayout<T, A, decltype(room)::value>::bytes; });
           },
-          ManyShape::threads, ManyRowsBlock<T, A, pair>::kBlockPanels, kManyPairs};
+          ManyShape::threads, ManyShape::warps * ManyShape::panels, kManyPairs};
 }
 
-template <int32_t T, class A>
-GemvKernel many_rows_kernel_for(GroupedForm form) {
-  switch (form) {
-    case GroupedForm::kManySingle: return many_rows_kernel_with<T, A, false>();
-    case GroupedForm::kManyPair: return many_rows_kernel_with<T, A, true>();
-    default: return {};
-  }
-}
-
-// Quantised weights multiply f16 activations alone.
 template <int32_t T>
-GemvKernel many_rows_kernel_of(Act act, GroupedForm form) {
-  if (act == Act::kF16) return many_rows_kernel_for<T, __half>(form);
-  if constexpr (Format<T>::is_float) return many_rows_kernel_for<T, __nv_bfloat16>(form);
-  else return {};
+GemvKernel many_rows_kernel_of(Act act) {
+  return with_multiplied_act<T, GemvKernel>(act, [](auto element) { return many_rows_kernel_for<T, decltype(element)>(); });
 }
 
 }  // namespace mr::cuda

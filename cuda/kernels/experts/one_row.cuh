@@ -257,19 +257,19 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
 template <int32_t T, class A>
 GemvKernel one_row_kernel_for(GroupedForm form) {
   const auto stage_bytes = [](int32_t) -> int32_t { return OneRow<T, A>::stage_bytes; };
-  switch (form) {
-    case GroupedForm::kOneGated: return {reinterpret_cast<const void*>(&one_row_gated<T, A>), stage_bytes, kSlices * 32, 1, 1};
-    case GroupedForm::kOneBranch: return {reinterpret_cast<const void*>(&one_row_branch<T, A>), stage_bytes, kSlices * 32, 1, 1};
-    default: return {};
-  }
+  const bool gated = form == GroupedForm::kOneGated;
+  const auto function = gated ? reinterpret_cast<const void*>(&one_row_gated<T, A>) : reinterpret_cast<const void*>(&one_row_branch<T, A>);
+  return {function, stage_bytes, kSlices * 32, 1, 1};
 }
 
-// Quantised weights multiply f16 activations alone.
+// Operands of several terms have no such kernels: few models have them, and other kernels give the same bits.
 template <int32_t T>
 GemvKernel one_row_kernel_of(Act act, GroupedForm form) {
-  if (act == Act::kF16) return one_row_kernel_for<T, __half>(form);
-  if constexpr (Format<T>::is_float) return one_row_kernel_for<T, __nv_bfloat16>(form);
-  else return {};
+  return with_multiplied_act<T, GemvKernel>(act, [&](auto element) -> GemvKernel {
+    using A = decltype(element);
+    if constexpr (OperandSplit<T, A>::weights == 1 && OperandSplit<T, A>::inputs == 1) return one_row_kernel_for<T, A>(form);
+    else return {};
+  });
 }
 
 }  // namespace mr::cuda

@@ -43,7 +43,7 @@ struct SeveralLayout {
   static constexpr int32_t rows_at = stages * Weights::stage, pairs_at = rows_at + stages * rows, bytes = bytes_of(stages);
 };
 
-template <int32_t T, class A, bool pair>
+template <int32_t T, class A>
 struct SeveralRowsBlock {
   using Layout = SeveralLayout<T, A, kGemvSharedKiB>;
   using Shape = typename Layout::Shape;
@@ -54,7 +54,6 @@ struct SeveralRowsBlock {
   using E = typename Pipeline::E;
   static constexpr WeightFormat f = Pipeline::f;
   static constexpr int32_t kPanels = 2, kStages = Layout::stages, kUnits = Layout::units, kFragments = Layout::fragments;
-  static constexpr int32_t kBlockPanels = Shape::warps * (pair ? 1 : kPanels);  // of a target
   static constexpr int32_t kRowPieces = kUnits * 8, kRowsAtOnce = Shape::threads / kRowPieces;
   static constexpr int32_t kRowSteps = (Layout::pairs + kRowsAtOnce - 1) / kRowsAtOnce;  // 16-byte pieces of a thread
 
@@ -63,7 +62,7 @@ struct SeveralRowsBlock {
   const Pipeline pipeline;
   int32_t* const pairs;  // two buffers of Layout::pairs: the pairs of an item's tile, in shared memory
   const int32_t warp = pipeline.warp, lane = pipeline.lane;
-  const int32_t panel_blocks = (p.targets[0].panels + kBlockPanels - 1) / kBlockPanels;
+  const int32_t panel_blocks = (p.targets[0].panels + block_panels() - 1) / block_panels();
   int32_t tiles = 0, items = 0;
 
   using Sums = float[kPanels][kFragments][4];
@@ -74,7 +73,10 @@ struct SeveralRowsBlock {
     int32_t rows[kRowSteps];  // below 0: no pair is there
   };
 
-  __device__ __forceinline__ const KernelTarget& target(int32_t r) const { return p.targets[pair ? r : 0]; }
+  // Returns whether the two panels of a warp are of gate and up. A member would take a register.
+  __device__ __forceinline__ bool pair() const { return p.pair != 0; }
+  __device__ __forceinline__ int32_t block_panels() const { return Shape::warps * (pair() ? 1 : kPanels); }  // of a target
+  __device__ __forceinline__ const KernelTarget& target(int32_t r) const { return p.targets[pair() ? r : 0]; }
   __device__ __forceinline__ int32_t thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ uint32_t rows_in(int32_t stage) const { return pipeline.shared + Layout::rows_at + stage * Layout::rows; }
 
@@ -83,7 +85,7 @@ struct SeveralRowsBlock {
 
   // Returns the panel of this warp in an item. It may lie past the last panel.
   __device__ __forceinline__ int32_t panel_of(int32_t item, int32_t r) const {
-    return item % panel_blocks * kBlockPanels + (pair ? warp : warp * kPanels + r);
+    return item % panel_blocks * block_panels() + (pair() ? warp : warp * kPanels + r);
   }
 
   // A warp past the last panel reads the last one and stores nothing.
@@ -320,7 +322,7 @@ struct SeveralRowsBlock {
       for (int32_t r = 0; r < kPanels; ++r)
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) sums[r][n][i] = sums[r][n][i] * p.x_scale + bias[r][i / 2];
-      if constexpr (pair) store_gated(sums[0][n], sums[1][n], n, tile.count, item, of);
+      if (pair()) store_gated(sums[0][n], sums[1][n], n, tile.count, item, of);
       else store_sums(sums, n, tile.count, item, of);
     }
   }
@@ -401,41 +403,29 @@ struct SeveralRowsBlock {
   }
 };
 
-template <int32_t T, class A, bool pair>
+template <int32_t T, class A>
 __global__ void __launch_bounds__(256, SeveralLayout<T, A, 228>::blocks) several_rows(const __grid_constant__ GroupedParams p) {
   using Layout = SeveralLayout<T, A, kGemvSharedKiB>;
   uint8_t* const memory = dynamic_memory();
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  SeveralRowsBlock<T, A, pair> block{
+  SeveralRowsBlock<T, A> block{
       p, p.gemm, {p.gemm, warp, lane, shared_address(memory), nullptr, evict_normal_policy(), 0, p.gemm.groups * Format<T>::f.units},
       reinterpret_cast<int32_t*>(memory + Layout::pairs_at)};
   block.run();
 }
 
-template <int32_t T, class A, bool pair>
-GemvKernel several_rows_kernel_with() {
-  return {reinterpret_cast<const void*>(&several_rows<T, A, pair>),
+template <int32_t T, class A>
+GemvKernel several_rows_kernel_for() {
+  return {reinterpret_cast<const void*>(&several_rows<T, A>),
           [](int32_t capability) {
             return gemv_shared_bytes(capability, [](auto room) { return SeveralLayout<T, A, decltype(room)::value>::bytes; });
           },
-          256, SeveralRowsBlock<T, A, pair>::kBlockPanels, kMostExpertTile};
+          256, SeveralLayout<T, A, 0>::panels, kMostExpertTile};
 }
 
-template <int32_t T, class A>
-GemvKernel several_rows_kernel_for(GroupedForm form) {
-  switch (form) {
-    case GroupedForm::kSeveralSingle: return several_rows_kernel_with<T, A, false>();
-    case GroupedForm::kSeveralPair: return several_rows_kernel_with<T, A, true>();
-    default: return {};
-  }
-}
-
-// Quantised weights multiply f16 activations alone.
 template <int32_t T>
-GemvKernel several_rows_kernel_of(Act act, GroupedForm form) {
-  if (act == Act::kF16) return several_rows_kernel_for<T, __half>(form);
-  if constexpr (Format<T>::is_float) return several_rows_kernel_for<T, __nv_bfloat16>(form);
-  else return {};
+GemvKernel several_rows_kernel_of(Act act) {
+  return with_multiplied_act<T, GemvKernel>(act, [](auto element) { return several_rows_kernel_for<T, decltype(element)>(); });
 }
 
 }  // namespace mr::cuda

@@ -19,14 +19,14 @@ cudaError_t run_kernel(const GemvKernel& kernel, dim3 grid, const Arguments&... 
   return emulated::put([=] { (void)emulated::run_grid(grid, dim3(static_cast<unsigned>(kernel.threads)), [=] { run(arguments...); }); });
 }
 
-template <int32_t T, class A>
-cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
+template <int32_t T>
+cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
   GroupedParams p = grouped_params(args);
-  const bool pair = args.count == 2, one = args.rows < kLeastForEight;
+  const bool one = args.rows < kLeastForEight;
   const auto at_once = [](int64_t items) { return dim3(static_cast<unsigned>(std::min<int64_t>(items, kBlocksAtOnce))); };
   const int64_t panels = panels_of(args);
   if (branch != nullptr)
-    return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
+    return run_kernel(one_row_kernel_of<T>(args.act, GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
   if (args.kind == GemmClass::kPrefill) {
     p.parts = many_rows_parts(args);
     const GemvKernel wgmma = many_rows_wgmma_kernel_of<T>(args.act);
@@ -35,21 +35,19 @@ cudaError_t launch_of(const ExpertGemmArgs& args, const RowBranch* branch) {
       if (args.plan.done == nullptr) return cudaErrorInvalidValue;
       return run_kernel(wgmma, at_once(decode_items(args, 1, wgmma.panels / args.count)), p);
     }
-    const GemvKernel kernel = many_rows_kernel_for<T, A>(pair ? GroupedForm::kManyPair : GroupedForm::kManySingle);
-    return run_kernel(kernel, many_rows_grid(args, kernel.panels), p);
+    const GemvKernel kernel = many_rows_kernel_of<T>(args.act);
+    return run_kernel(kernel, many_rows_grid(args, kernel.panels / args.count), p);
   }
-  if (args.rows == 1 && pair) return run_kernel(one_row_kernel_for<T, A>(GroupedForm::kOneGated), at_once(args.pairs * panels), p);
-  const GroupedForm form = grouped_form(one ? 1 : args.tile <= kMostExpertTile ? args.tile : kLeastExpertTile, pair);
-  const GemvKernel kernel = form < GroupedForm::kSeveralSingle ? few_rows_kernel_for<T, A>(form) : several_rows_kernel_for<T, A>(form);
+  if (args.rows == 1 && args.count == 2) {
+    const GemvKernel gated = one_row_kernel_of<T>(args.act, GroupedForm::kOneGated);
+    if (gated.function != nullptr) return run_kernel(gated, at_once(args.pairs * panels), p);
+  }
+  const GemvKernel kernel =
+      one                                                ? few_rows_kernel_of<T>(args.act, GroupedForm::kFewOne)
+      : prefers_few(args) || args.tile > kMostExpertTile ? few_rows_kernel_of<T>(args.act, GroupedForm::kFew)
+                                                         : several_rows_kernel_of<T>(args.act);
   if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
-  return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels)), p);
-}
-
-template <int32_t T>
-cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
-  if (args.act == Act::kF16) return launch_of<T, __half>(args, branch);
-  if constexpr (Format<T>::is_float) return launch_of<T, __nv_bfloat16>(args, branch);
-  else return cudaErrorNotSupported;
+  return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels / args.count)), p);
 }
 
 cudaError_t launch_any(const ExpertGemmArgs& args, const RowBranch* branch) {
@@ -90,7 +88,11 @@ int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
 
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream&) { return launch_any(args, nullptr); }
 
-bool expert_branch_supported(const ExpertGemmArgs& args) { return args.rows == 1 && args.count == 1 && args.pairs <= kMostRowExperts; }
+bool expert_branch_supported(const ExpertGemmArgs& args) {
+  const int32_t type = args.targets[0].weight.type;
+  return args.rows == 1 && args.count == 1 && args.pairs <= kMostRowExperts &&
+         (quantised(type) || type == (args.act == Act::kF16 ? kF16 : kBF16));
+}
 
 cudaError_t launch_expert_branch(const ExpertGemmArgs& args, const RowBranch& branch, const Stream&) {
   return expert_branch_supported(args) ? launch_any(args, &branch) : cudaErrorInvalidValue;
