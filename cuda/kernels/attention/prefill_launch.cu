@@ -21,11 +21,10 @@ cudaError_t run_mma(const Params& p, const Stream& on) {
   });
 }
 
-template <int kDim>
 cudaError_t run_merges(const Params& p, const Stream& on) {
-  const int64_t quads = static_cast<int64_t>(p.args.common.heads) * (kDim / 4);
+  const int64_t quads = static_cast<int64_t>(p.args.common.heads) * (p.args.common.layout.padded_dim / 4);
   const dim3 grid(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
-  return launch(on, grid, dim3(kMergeThreads), 0, merge_pieces<kDim>, p);
+  return launch(on, grid, dim3(kMergeThreads), 0, merge_pieces, p);
 }
 
 // Query heads of one kv head in one tile: all of them up to 16.
@@ -85,7 +84,7 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
   if (error != cudaSuccess) return error;
   error = wgmma ? launch_wgmma(p, on) : run_mma(p, on);
   if (error != cudaSuccess || args.merge_count == 0) return error;
-  return with_head_dim(c.layout.padded_dim, [&](auto dim) { return run_merges<decltype(dim)::value>(p, on); });
+  return run_merges(p, on);
 }
 
 }  // namespace mr::cuda

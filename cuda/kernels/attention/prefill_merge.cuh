@@ -10,15 +10,14 @@ namespace mr::cuda::prefill {
 constexpr int kMergeThreads = 128;
 
 // Merges the pieces of a row of a split tile; a thread owns one quad of one head.
-template <int kDim>
-__global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_constant__ Params p) {
-  constexpr int kQuads = kDim / 4, kQuadsAHalf = kValueDims<kDim> / 4;
+inline __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_constant__ Params p) {
   const AttentionArgs& c = p.args.common;
+  const int dim = c.layout.padded_dim, quads = dim / 4, halves = halves_of(dim), quads_a_half = quads / halves;
   grid_wait();
   grid_trigger();
   const PrefillMerge m = p.args.merges[blockIdx.x];
   const int32_t i = static_cast<int32_t>(blockIdx.y) * kMergeThreads + static_cast<int32_t>(threadIdx.x);
-  const int32_t head = i / kQuads, quad = i % kQuads;
+  const int32_t head = i / quads, quad = i % quads;
   if (head >= c.heads) return;
   const int32_t pieces = prefill_piece_of(c.rows.position[m.row]) + 1;
   const int64_t first = static_cast<int64_t>(m.place) * c.heads + head, step = static_cast<int64_t>(m.stride) * c.heads;
@@ -31,8 +30,8 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int64_t at = first + min(begin + j, pieces - 1) * step;
-      parts[j] = __ldcg(p.parts + at * kHalves<kDim> + quad / kQuadsAHalf);
-      values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * kDim) + quad);
+      parts[j] = __ldcg(p.parts + at * halves + quad / quads_a_half);
+      values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * dim) + quad);
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {

@@ -1,7 +1,8 @@
 // Prefill attention: tiles of query rows of one segment against its keys, with a running softmax (FlashAttention).
 //
 // On compute capability 9.0, heads of 64, 128 or 256 dims use a kernel of their own (attention/prefill_wgmma.h), which
-// has other tiles of keys but the same pieces, merges and workspace. This is the kernel of all other cases.
+// has other tiles of keys but the same pieces, merges and workspace. This is the kernel of all other cases. A build for 9.0 alone
+// does not have it for those heads.
 //
 // Tile      One block computes up to kBlocks * 64 packed rows, token by token, each with the query heads (up to 16) of
 //           one kv head, so that the heads share the loaded keys. A warp owns kBlocks groups of 16 rows and never
@@ -29,8 +30,11 @@
 #include "kernels/attention/prefill_mma.h"
 #include "kernels/attention/prefill_piece.cuh"
 #include "kernels/attention/prefill_tile.cuh"
+#include "kernels/attention/prefill_wgmma.h"
 
 namespace mr::cuda::prefill {
+
+constexpr bool kAlwaysWgmma = MR_HOPPER == 2;  // where the device has it, which is then every device
 
 template <int kDim>
 constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
@@ -212,7 +216,11 @@ cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
 
 template <class T, bool kF8>
 cudaError_t launch_mma(const Params& p, int most, const Stream& on) {
-  return with_head_dim(p.args.common.layout.padded_dim, [&](auto dim) { return run_blocks<T, decltype(dim)::value, kF8>(p, most, on); });
+  return with_head_dim(p.args.common.layout.padded_dim, [&](auto dim) {
+    constexpr int kDim = decltype(dim)::value;
+    if constexpr (kAlwaysWgmma && wgmma_width(kDim)) return cudaErrorNotSupported;
+    else return run_blocks<T, kDim, kF8>(p, most, on);
+  });
 }
 
 }  // namespace mr::cuda::prefill

@@ -11,7 +11,7 @@ namespace mr::cuda::prefill {
 // A block weighs at most 256 dims of the values: the sums of more would not fit its registers. A wider head has a block for
 // each half of the values' dims, and both compute the same scores. That is half as many products again as one block with
 // all sums would need, but no exchange between blocks.
-constexpr int32_t halves_of(int32_t padded_dim) { return padded_dim <= 256 ? 1 : 2; }
+__host__ __device__ constexpr int32_t halves_of(int32_t padded_dim) { return padded_dim <= 256 ? 1 : 2; }
 template <int kDim>
 constexpr int kHalves = halves_of(kDim);
 template <int kDim>

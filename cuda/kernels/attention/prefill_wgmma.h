@@ -5,8 +5,9 @@
 
 namespace mr::cuda::prefill {
 
-// Returns whether launch_wgmma supports a layout on the current device. It depends on the device, the element type and
-// the head width.
+constexpr bool wgmma_width(int32_t padded_dim) { return padded_dim == 64 || padded_dim == 128 || padded_dim == 256; }
+
+// Returns whether launch_wgmma supports a layout on the current device. It depends on the device and the head width.
 cudaError_t wgmma_supports(const KvLayout& layout, bool* supported);
 
 // Launches the items of p, without merges.

@@ -81,6 +81,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
   }
 }
 
+#if MR_HOPPER != 2
 // For devices before 9.0 and builds without sm_90a: codewords are read from global memory.
 template <class E, SearchPass pass, bool resident>
 __global__ void __launch_bounds__(kSearchThreads) search_by_mma(const __grid_constant__ SearchParams p) {
@@ -93,6 +94,7 @@ __global__ void __launch_bounds__(kSearchThreads) search_by_mma(const __grid_con
   SearchByMma<E, resident> products{p, s, warp / 4, warp % 4, static_cast<int32_t>(threadIdx.x) % 32};
   search_rows<E, pass, resident>(p, s, products);
 }
+#endif
 
 #if MR_HOPPER
 template <class E, SearchPass pass, bool resident>
@@ -121,7 +123,11 @@ SearchKernel search_kernel_of(bool hopper) {
   if (hopper) return {reinterpret_cast<const void*>(&search_by_wgmma<E, pass, resident>), kSearchThreads + 128};
 #endif
   (void)hopper;
+#if MR_HOPPER == 2
+  return {};
+#else
   return {reinterpret_cast<const void*>(&search_by_mma<E, pass, resident>), kSearchThreads};
+#endif
 }
 
 template <class E, bool resident>

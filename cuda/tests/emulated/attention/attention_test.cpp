@@ -186,9 +186,7 @@ struct Problem {
       const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((width / 4 + kMergeThreads - 1) / kMergeThreads));
       if (p.args.merge_count > 0)
         (void)emulated::run_grid(merges, dim3(kMergeThreads), [&] {
-          if (layout.padded_dim == 64) merge_pieces<64>(p);
-          else if (layout.padded_dim == 128) merge_pieces<128>(p);
-          else merge_pieces<256>(p);
+          merge_pieces(p);
         });
       p.args.items += p.args.item_count;
       p.args.merges += p.args.merge_count;
