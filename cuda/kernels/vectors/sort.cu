@@ -30,13 +30,15 @@ __global__ void distance_keys(const double* v, uint64_t* keys, int64_t count, bo
 
 }  // namespace
 
+// All counts are int64_t: cub has other kernels for counts of 32 bits.
+
 int bits_of(uint64_t most) { return most == 0 ? 1 : 64 - leading_zeros(most); }
 
 cudaError_t sort_bytes(int64_t count, uint64_t* bytes) {
   size_t need = 0;
   const cudaError_t error = cub::DeviceRadixSort::SortPairs(
       nullptr, need, static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr), static_cast<const uint32_t*>(nullptr),
-      static_cast<uint32_t*>(nullptr), static_cast<int>(count), 0, 32);
+      static_cast<uint32_t*>(nullptr), count, 0, 32);
   *bytes = need;
   return error;
 }
@@ -62,7 +64,7 @@ cudaError_t launch_distance_keys(const double* v, uint64_t* keys, int64_t count,
 cudaError_t launch_sort(void* scratch, uint64_t bytes, const uint32_t* keys, uint32_t* sorted_keys, const uint32_t* identity,
                         uint32_t* order, int64_t count, int bits, const Stream& on) {
   size_t size = bytes;
-  return cub::DeviceRadixSort::SortPairs(scratch, size, keys, sorted_keys, identity, order, static_cast<int>(count), 0, bits, on.stream);
+  return cub::DeviceRadixSort::SortPairs(scratch, size, keys, sorted_keys, identity, order, count, 0, bits, on.stream);
 }
 
 cudaError_t launch_sort_pair(void* scratch, uint64_t bytes, SortPair<uint64_t>* pair, int64_t count, const Stream& on) {
