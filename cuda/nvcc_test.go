@@ -72,11 +72,8 @@ func instances(t *testing.T) []string {
 	t.Helper()
 	cmake, err := os.ReadFile("CMakeLists.txt")
 	require.NoError(t, err)
-	types := func(list string) []string {
-		match := regexp.MustCompile(`(?m)^set\(` + list + ` ([A-Za-z0-9_ ]+)\)$`).FindSubmatch(cmake)
-		require.NotNil(t, match, list)
-		return strings.Fields(string(match[1]))
-	}
+	types := regexp.MustCompile(`(?m)^set\(weight_types ([A-Za-z0-9_ ]+)\)$`).FindSubmatch(cmake)
+	require.NotNil(t, types)
 	templates, err := filepath.Glob("kernels/*/instances/*.cu.in")
 	require.NoError(t, err)
 	require.Len(t, templates, 9)
@@ -86,11 +83,7 @@ func instances(t *testing.T) []string {
 		text, err := os.ReadFile(template)
 		require.NoError(t, err)
 		family := strings.TrimSuffix(filepath.Base(template), ".cu.in")
-		list := "weight_types"
-		if family == "m128_wgmma_quant" {
-			list = "m128_quant_types"
-		}
-		for _, name := range types(list) {
+		for _, name := range strings.Fields(string(types[1])) {
 			source := filepath.Join(dir, family+"_"+strings.ToLower(name)+".cu")
 			require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(string(text), "@TYPE@", name)), 0o600))
 			sources = append(sources, source)

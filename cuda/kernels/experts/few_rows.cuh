@@ -205,7 +205,7 @@ GemvKernel few_rows_fitting() {
 
 // Compute capability 9.0 has the shared memory of the other kernels, and a build for it alone has no tiles of one pair.
 template <int32_t T>
-GemvKernel few_rows_kernel_of(Act act, GroupedForm form) {
+GemvKernel few_rows_kernel(Act act, GroupedForm form) {
   constexpr int32_t blocks = T == kF32 ? 1 : 2, most = Format<T>::is_float ? 1 : 4;
   return with_multiplied_act<T, GemvKernel>(act, [&](auto element) -> GemvKernel {
     using A = decltype(element);

@@ -75,7 +75,7 @@ inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
               static_cast<unsigned>(tiles_of(args) * many_rows_parts(args)));
 }
 
-// Defined once for each type, see instances/. A kernel's panels are those of an item, half of them of each target of a pair. If a type
+// Instantiated once for each type, see instances/. A kernel's panels are those of an item, half of them of each target of a pair. If a type
 // does not have a kernel, its function is null.
 template <int32_t T>
 GemvKernel few_rows_kernel(Act act, GroupedForm form);

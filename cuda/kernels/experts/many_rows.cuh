@@ -253,7 +253,7 @@ GemvKernel many_rows_kernel_for() {
 }
 
 template <int32_t T>
-GemvKernel many_rows_kernel_of(Act act) {
+GemvKernel many_rows_kernel(Act act) {
   return with_multiplied_act<T, GemvKernel>(act, [](auto element) { return many_rows_kernel_for<T, decltype(element)>(); });
 }
 

@@ -419,7 +419,7 @@ GemvKernel many_rows_wgmma_kernel_for() {
 
 // Quantised weights multiply f16 activations alone. Float weights that are rounded to the other type, and F32, have no kernel.
 template <int32_t T>
-GemvKernel many_rows_wgmma_kernel_of(Act act) {
+GemvKernel many_rows_wgmma_kernel(Act act) {
 #if MR_HOPPER
   if constexpr (T == kBF16) {
     if (act == Act::kBF16) return many_rows_wgmma_kernel_for<T, __nv_bfloat16>();

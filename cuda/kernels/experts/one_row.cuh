@@ -264,7 +264,7 @@ GemvKernel one_row_kernel_for(GroupedForm form) {
 
 // Operands of several terms have no such kernels: few models have them, and other kernels give the same bits.
 template <int32_t T>
-GemvKernel one_row_kernel_of(Act act, GroupedForm form) {
+GemvKernel one_row_kernel(Act act, GroupedForm form) {
   return with_multiplied_act<T, GemvKernel>(act, [&](auto element) -> GemvKernel {
     using A = decltype(element);
     if constexpr (OperandSplit<T, A>::weights == 1 && OperandSplit<T, A>::inputs == 1) return one_row_kernel_for<T, A>(form);

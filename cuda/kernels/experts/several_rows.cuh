@@ -424,7 +424,7 @@ GemvKernel several_rows_kernel_for() {
 }
 
 template <int32_t T>
-GemvKernel several_rows_kernel_of(Act act) {
+GemvKernel several_rows_kernel(Act act) {
   return with_multiplied_act<T, GemvKernel>(act, [](auto element) { return several_rows_kernel_for<T, decltype(element)>(); });
 }
 

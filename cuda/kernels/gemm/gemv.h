@@ -62,7 +62,7 @@ struct GemvKernel {
   int32_t panels, tokens;  // of a tile; of a pair one panel of each
 };
 
-// Defined once for each type, see instances/.
+// Instantiated once for each type, see instances/.
 template <int32_t T>
 GemvKernel gemv_kernel(Act act, GemvForm form);
 

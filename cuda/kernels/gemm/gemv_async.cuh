@@ -186,7 +186,7 @@ GemvKernel gemv_kernel_for(GemvForm form) {
 }
 
 template <int32_t T>
-GemvKernel gemv_kernel_of(Act act, GemvForm form) {
+GemvKernel gemv_kernel(Act act, GemvForm form) {
   return with_multiplied_act<T, GemvKernel>(act, [&](auto element) { return gemv_kernel_for<T, decltype(element)>(form); });
 }
 

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "kernels/gemm/m128_wgmma_kernel.cuh"
-#include "kernels/gemm/m128_wgmma_quant_pipeline.cuh"
 #include "kernels/gemm/skinny_wgmma.h"
 
 #if MR_HOPPER
 #include "kernels/gemm/cluster_launch.h"
+#include "kernels/gemm/input_sums.h"
+#include "kernels/gemm/m128_wgmma_reduction.cuh"
 #include "kernels/gemm/round_times.h"
 #endif
 
@@ -18,20 +18,6 @@ namespace mr::cuda {
 namespace {
 
 PreparedClusters prepared[kMaxDevices][kWeightTypeCount][2][kM128Shares];
-
-// Returns the kernel for a weight type, or null.
-WgmmaKernel find_kernel(int32_t index, Act act, M128Share share) {
-  const int32_t type = kWeightFormats[index].type;
-  if (quantised(type)) {
-    return with_kernel_type(index, [&](auto of) {
-      if constexpr (quantised(of.value)) return act == Act::kF16 ? m128_wgmma_quant_kernel<of.value>(share) : WgmmaKernel{};
-      else return WgmmaKernel{};
-    });
-  }
-  if (share != M128Share::kK) return {};
-  if (type == kF16 && act == Act::kF16) return m128_wgmma_kernel_f16();
-  return type == kBF16 && act == Act::kBF16 ? m128_wgmma_kernel_bf16() : WgmmaKernel{};
-}
 
 const PreparedClusters& prepared_of(M128Share share, int32_t device, const GemmArgs& args, int32_t first) {
   const int32_t type = weight_format_index(args.targets[first].weight.type);
@@ -78,7 +64,7 @@ M128Choice choose(int32_t device, const GemmArgs& args, int32_t first, int32_t l
 cudaError_t prepare_m128_wgmma(int32_t device) {
   if (!wgmma_available(device)) return cudaSuccess;
   return prepare_clusters(prepared[device], kM128Cluster, [](int32_t index, Act act, int32_t share) {
-    return find_kernel(index, act, static_cast<M128Share>(share));
+    return with_kernel_type(index, [&](auto type) { return m128_wgmma_kernel<type.value>(act, static_cast<M128Share>(share)); });
   });
 }
 
@@ -111,16 +97,8 @@ cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs
   p.items = static_cast<int32_t>(items);
   p.item_stride = std::min(p.items, m128.clusters);
   const int32_t box = share == M128Share::kTokens ? kM128Tokens / kM128Cluster : kM128Tokens;  // tokens that a block loads
-  const ClusterLaunch launch(m128.kernel, p.item_stride, kM128Cluster, on);
-  cudaError_t error = cudaSuccess;
-  if (!quantised(type)) {
-    M128Maps maps;
-    error = map_tokens(args, box, &maps.tokens);
-    for (int32_t i = 0; i < p.count && error == cudaSuccess; ++i) error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);
-    return error == cudaSuccess ? launch.run(p, maps) : error;
-  }
-  M128QuantMaps maps{};
-  error = map_tokens(args, box, &maps.tokens);
+  M128Maps maps{};
+  cudaError_t error = map_tokens(args, box, &maps.tokens);
   for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
     const int32_t bytes = prefill_plane(kWeightFormats[weight_format_index(type)], plane);
     for (int32_t i = 0; i < p.count && bytes > 0 && error == cudaSuccess; ++i)
@@ -134,7 +112,7 @@ cudaError_t launch_m128_wgmma_as(M128Share share, int32_t device, const GemmArgs
     }
     if (error == cudaSuccess) error = map_input_sums(args.input_sums, p.groups, args.tokens, box, &maps.input_sums);
   }
-  return error == cudaSuccess ? launch.run(p, maps) : error;
+  return error == cudaSuccess ? ClusterLaunch(m128.kernel, p.item_stride, kM128Cluster, on).run(p, maps) : error;
 }
 
 #else

@@ -21,13 +21,11 @@ constexpr int32_t kM128Tokens = 128;
 enum class M128Share : int32_t { kK = 0, kTokens = 1 };
 constexpr int32_t kM128Shares = 2;
 
-// Kernels by type, each defined in a file of its own; null without sm_90a. Float weights multiply tokens of their own
-// type, quantised weights f16 tokens. kTokens is for weights that are rounded: those that fold have too many sums for it, and
-// float weights were slower (README.md).
-WgmmaKernel m128_wgmma_kernel_f16();
-WgmmaKernel m128_wgmma_kernel_bf16();
+// Instantiated once for each type, see instances/; null without sm_90a. Float weights multiply tokens of their own type, quantised
+// weights f16 tokens. kTokens is for weights that are rounded: those that fold have too many sums for it, and float weights were
+// slower (README.md).
 template <int32_t T>
-WgmmaKernel m128_wgmma_quant_kernel(M128Share share);
+WgmmaKernel m128_wgmma_kernel(Act act, M128Share share);
 
 // prepare and launch as in prefill_wgmma.h; prepare must come after prepare_prefill_wgmma. m128_wgmma_time estimates a launch
 // with the faster way to share, as skinny_wgmma_time does. m128_wgmma_faster returns whether the kernel runs on the device for

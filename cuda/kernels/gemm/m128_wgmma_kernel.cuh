@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/gemm/fragment.cuh"
+#include "kernels/gemm/m128_wgmma_quant_kernel.cuh"
 #include "kernels/gemm/m128_wgmma_reduction.cuh"
 #include "kernels/gemm/prefill_wgmma_layout.cuh"
 #include "kernels/launch.h"
@@ -27,13 +28,6 @@ struct M128Layout {
   static constexpr int32_t bytes = stages * stage + reduction + barriers;
   static_assert(stages >= 3 && (2 * stages + 2) * 8 <= barriers);
 };
-
-#if MR_HOPPER
-struct M128Maps {
-  CUtensorMap tokens;      // boxes of one unit's columns and a tile's tokens
-  CUtensorMap weights[kGemmTargets];  // of each target: boxes of one unit of four panels, in eight bytes
-};
-#endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -63,9 +57,9 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
   };
   __device__ __forceinline__ Panels panel_of(int32_t item) const {
     const int32_t tile = this->tile_of(item);
-    if (p.pair) return {{&maps.weights[0], &maps.weights[1]}, {tile * 4, tile * 4}};
+    if (p.pair) return {{maps.weights[0], maps.weights[1]}, {tile * 4, tile * 4}};
     const int32_t i = target_index(p, tile), within = tile - p.targets[i].first_tile;
-    const CUtensorMap* map = &maps.weights[i];
+    const CUtensorMap* map = maps.weights[i];
     return {{map, map}, {within * 8, within * 8 + 4}};
   }
 
@@ -173,13 +167,19 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 }
 #endif
 
-template <class A>
-WgmmaKernel m128_wgmma_kernel_for() {
+template <int32_t T>
+WgmmaKernel m128_wgmma_kernel(Act act, M128Share share) {
 #if MR_HOPPER
-  return {reinterpret_cast<const void*>(&gemm_m128_wgmma<A>), M128Layout::bytes, kWgmmaThreads, kM128Tokens};
-#else
-  return {};
+  if constexpr (quantised(T)) {
+    return act == Act::kF16 ? m128_wgmma_quant_kernel_for<T>(share) : WgmmaKernel{};
+  } else if constexpr (T != kF32) {
+    using A = std::conditional_t<T == kF16, __half, __nv_bfloat16>;
+    if (share == M128Share::kK && act == (T == kF16 ? Act::kF16 : Act::kBF16))
+      return {reinterpret_cast<const void*>(&gemm_m128_wgmma<A>), M128Layout::bytes, kWgmmaThreads, kM128Tokens};
+  }
 #endif
+  (void)act, (void)share;
+  return {};
 }
 
 }  // namespace mr::cuda

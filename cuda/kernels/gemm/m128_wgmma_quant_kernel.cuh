@@ -313,7 +313,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
 #if MR_HOPPER
 template <int32_t T, M128Share share>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    gemm_m128_wgmma_quant(const __grid_constant__ WgmmaParams p, const __grid_constant__ M128QuantMaps maps) {
+    gemm_m128_wgmma_quant(const __grid_constant__ WgmmaParams p, const __grid_constant__ M128Maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = M128QuantLayout<T>;
   extern __shared__ __align__(1024) uint8_t m128_memory[];
@@ -343,20 +343,16 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 }
 #endif
 
-template <int32_t T, M128Share share>
-WgmmaKernel m128_wgmma_quant_kernel_of() {
 #if MR_HOPPER
-  return {reinterpret_cast<const void*>(&gemm_m128_wgmma_quant<T, share>), M128QuantLayout<T>::bytes, kWgmmaThreads, kM128Tokens};
-#else
-  return {};
-#endif
-}
-
 template <int32_t T>
 WgmmaKernel m128_wgmma_quant_kernel_for(M128Share share) {
-  if (share == M128Share::kK) return m128_wgmma_quant_kernel_of<T, M128Share::kK>();
+  const auto with = [](auto kernel) {
+    return WgmmaKernel{reinterpret_cast<const void*>(kernel), M128QuantLayout<T>::bytes, kWgmmaThreads, kM128Tokens};
+  };
+  if (share == M128Share::kK) return with(&gemm_m128_wgmma_quant<T, M128Share::kK>);
   if constexpr (kFolds<T>) return {};
-  else return m128_wgmma_quant_kernel_of<T, M128Share::kTokens>();
+  else return with(&gemm_m128_wgmma_quant<T, M128Share::kTokens>);
 }
+#endif
 
 }  // namespace mr::cuda

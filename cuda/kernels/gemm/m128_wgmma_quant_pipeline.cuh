@@ -15,10 +15,6 @@
 #include "kernels/gemm/wgmma.cuh"
 #include "kernels/launch.h"
 
-#if MR_HOPPER
-#include <cuda.h>
-#endif
-
 namespace mr::cuda {
 
 constexpr int32_t kM128QuantSpareWarps = 2;  // warps after the two producers that run epilogues
@@ -54,14 +50,6 @@ struct M128QuantLayout {
   static_assert(plane_bytes(0) % 32 == 0 && plane_bytes(1) % 32 == 0 && plane_bytes(2) % 32 == 0 && plane_bytes(3) % 32 == 0);
 };
 
-#if MR_HOPPER
-struct M128QuantMaps {
-  CUtensorMap tokens;                      // boxes of one unit's columns and a tile's tokens
-  CUtensorMap input_sums;                       // boxes of one group's sums and a tile's tokens, if blocks fold
-  CUtensorMap weights[kGemmTargets][kPrefillPlanes];  // of each target: boxes of a plane of four panels
-};
-#endif
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T, M128Share share>
@@ -71,7 +59,7 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
   using Join::first_item, Join::lane, Join::p, Join::slice_group, Join::slices, Join::warp;
   static constexpr WeightFormat f = Format<T>::f;
 
-  const M128QuantMaps& maps;
+  const M128Maps& maps;
   // Shared memory addresses: the stages, and their barriers.
   uint32_t rows, input_sums, weights, headers, saved;
   uint32_t full, empty, full_weights, empty_weights, full_sums, empty_sums;

@@ -16,7 +16,19 @@
 #include "kernels/gemm/targets.cuh"
 #include "kernels/launch.h"
 
+#if MR_HOPPER
+#include <cuda.h>
+#endif
+
 namespace mr::cuda {
+
+#if MR_HOPPER
+struct M128Maps {
+  CUtensorMap tokens;      // boxes of one unit's columns and a tile's tokens
+  CUtensorMap input_sums;  // boxes of one group's sums and a tile's tokens, if blocks fold
+  CUtensorMap weights[kGemmTargets][kPrefillPlanes];  // of each target: boxes of a plane of four panels
+};
+#endif
 
 struct M128ReductionLayout {
   static constexpr int32_t rows = kM128Panels * kPanelRows;  // floats of a token's column

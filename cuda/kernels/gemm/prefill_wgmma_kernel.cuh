@@ -183,7 +183,7 @@ WgmmaKernel prefill_wgmma_kernel_for(int32_t form) {
 }
 
 template <int32_t T>
-WgmmaKernel prefill_wgmma_kernel_for_act(Act act, int32_t form) {
+WgmmaKernel prefill_wgmma_kernel(Act act, int32_t form) {
   return with_multiplied_act<T, WgmmaKernel>(act, [&](auto element) { return prefill_wgmma_kernel_for<T, decltype(element)>(form); });
 }
 

@@ -25,7 +25,7 @@ constexpr int32_t kSkinnyForms = 6, kSkinnySixtyFour = 3, kSkinnySingle = 4, kSk
 // registers.
 constexpr int32_t skinny_blocks(int32_t tokens, bool folds) { return tokens <= 16 && !folds ? 2 : 1; }
 
-// Defined once for each type, see instances/. Null if weights or tokens need several terms, or without sm_90a.
+// Instantiated once for each type, see instances/. Null if weights or tokens need several terms, or without sm_90a.
 template <int32_t T>
 WgmmaKernel skinny_wgmma_kernel(Act act, int32_t form);
 

@@ -26,26 +26,26 @@ cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
   const auto at_once = [](int64_t items) { return dim3(static_cast<unsigned>(std::min<int64_t>(items, kBlocksAtOnce))); };
   const int64_t panels = panels_of(args);
   if (branch != nullptr)
-    return run_kernel(one_row_kernel_of<T>(args.act, GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
+    return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
   if (args.kind == GemmClass::kPrefill) {
     p.parts = many_rows_parts(args);
-    const GemvKernel wgmma = many_rows_wgmma_kernel_of<T>(args.act);
+    const GemvKernel wgmma = many_rows_wgmma_kernel<T>(args.act);
     products_first = !products_first;
     if (args.tile > kManyTile && wgmma.function != nullptr) {
       if (args.plan.done == nullptr) return cudaErrorInvalidValue;
       return run_kernel(wgmma, at_once(decode_items(args, 1, wgmma.panels / args.count)), p);
     }
-    const GemvKernel kernel = many_rows_kernel_of<T>(args.act);
+    const GemvKernel kernel = many_rows_kernel<T>(args.act);
     return run_kernel(kernel, many_rows_grid(args, kernel.panels / args.count), p);
   }
   if (args.rows == 1 && args.count == 2) {
-    const GemvKernel gated = one_row_kernel_of<T>(args.act, GroupedForm::kOneGated);
+    const GemvKernel gated = one_row_kernel<T>(args.act, GroupedForm::kOneGated);
     if (gated.function != nullptr) return run_kernel(gated, at_once(args.pairs * panels), p);
   }
   const GemvKernel kernel =
-      one                                                ? few_rows_kernel_of<T>(args.act, GroupedForm::kFewOne)
-      : prefers_few(args) || args.tile > kMostExpertTile ? few_rows_kernel_of<T>(args.act, GroupedForm::kFew)
-                                                         : several_rows_kernel_of<T>(args.act);
+      one                                                ? few_rows_kernel<T>(args.act, GroupedForm::kFewOne)
+      : prefers_few(args) || args.tile > kMostExpertTile ? few_rows_kernel<T>(args.act, GroupedForm::kFew)
+                                                         : several_rows_kernel<T>(args.act);
   if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
   return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels / args.count)), p);
 }
