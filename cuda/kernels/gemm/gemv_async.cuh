@@ -164,14 +164,20 @@ template <int32_t T, class A>
 GemvKernel gemv_kernel_for(GemvForm form) {
   constexpr bool number = Format<T>::is_float, folds = kFolds<T>;
   constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4;
+  // Where there is always wgmma, skinny kernels take two tokens and more of float weights of the activation type (few() of gemm.cu).
+  constexpr bool several = MR_HOPPER != 2 || T != (std::is_same_v<A, __half> ? kF16 : kBF16);
   switch (form) {
     case GemvForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
     case GemvForm::kPair1: return fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
     case GemvForm::kDouble1:
       if constexpr (T == kQ4_K) return fitting<T, A, 2, 1, 4, 2>();  // Q5_K would spill
       break;
-    case GemvForm::kSingle8: return fitting<T, A, 1, 8, most, blocks>();
-    case GemvForm::kPair8: return fitting<T, A, 2, 8, most, blocks>();
+    case GemvForm::kSingle8:
+      if constexpr (several) return fitting<T, A, 1, 8, most, blocks>();
+      break;
+    case GemvForm::kPair8:
+      if constexpr (several) return fitting<T, A, 2, 8, most, blocks>();
+      break;
     case GemvForm::kDouble8:
       if constexpr (folds) return fitting<T, A, 2, 8, 2, 1>();
       break;
