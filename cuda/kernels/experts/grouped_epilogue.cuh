@@ -1,5 +1,5 @@
-// grouped_epilogue: how the grouped GEMMs of the prefill class finish the sums of a fragment of 16 rows by 8 pairs. Lane 4g + t has
-// those of rows g (in [0] and [1]) and g + 8 (in [2] and [3]), of pairs 2t and 2t + 1.
+// grouped_epilogue: how the grouped GEMMs of several and of many rows finish and store the sums of a fragment of 16 rows by 8 pairs. Lane
+// 4g + t has those of rows g (in [0] and [1]) and g + 8 (in [2] and [3]), of pairs 2t and 2t + 1.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -37,6 +37,20 @@ struct GroupedEpilogue {
     for (int32_t i = 0; i < 4; ++i) {
       sums[i] *= p.x_scale;
       if (bias.any) sums[i] += bias.of[i / 2];
+    }
+  }
+
+  // Stores the sums of the pairs pairs[first], ..., pairs[count - 1] that are in the fragment.
+  __device__ __forceinline__ void store_sums(const float (&sums)[4], int32_t panel, const int32_t* pairs, int32_t first,
+                                             int32_t count) const {
+    const int32_t row = panel * kPanelRows + lane / 4, rows = p.targets[0].rows;
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      const int32_t at = first + lane % 4 * 2 + i;
+      if (at >= count) continue;
+      float* const out = static_cast<float*>(p.targets[0].out) + pairs[at] * p.targets[0].out_stride;
+      if (row < rows) out[row] = sums[i];
+      if (row + 8 < rows) out[row + 8] = sums[i + 2];
     }
   }
 

@@ -179,22 +179,8 @@ struct ManyRowsBlock {
         const int32_t at = n * 8 + lane / 4;
         epilogue.store_gated(acc[0][n], acc[1][n], panel[0], at < tile.count ? pairs[at] : -1);
       } else {
-        store_sums(acc, n);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void store_sums(const Sums& acc, int32_t n) const {
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      const int32_t at = n * 8 + lane % 4 * 2 + i;
-      if (at >= tile.count) continue;
-      float* const out = static_cast<float*>(target(0).out) + pairs[at] * target(0).out_stride;
-#pragma unroll
-      for (int32_t r = 0; r < kPanels; ++r) {
-        const int32_t row = panel[r] * kPanelRows + lane / 4;
-        if (row < target(0).rows) out[row] = acc[r][n][i];
-        if (row + 8 < target(0).rows) out[row + 8] = acc[r][n][i + 2];
+        for (int32_t r = 0; r < kPanels; ++r) epilogue.store_sums(acc[r][n], panel[r], pairs, n * 8, tile.count);
       }
     }
   }

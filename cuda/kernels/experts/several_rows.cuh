@@ -12,8 +12,8 @@
 // skipped. A tile must not have more than 16 pairs: experts.cu gives larger ones to few_rows.
 #pragma once
 
-#include "kernels/experts/gated.cuh"
 #include "kernels/experts/grouped.h"
+#include "kernels/experts/grouped_epilogue.cuh"
 #include "kernels/gemm/gemv_async_mma.cuh"
 
 namespace mr::cuda {
@@ -315,6 +315,7 @@ struct SeveralRowsBlock {
 
   __device__ __forceinline__ void store(Sums& sums, const float (&bias)[kPanels][2], const ExpertTile& tile, int32_t item,
                                         const int32_t* of) const {
+    const GroupedEpilogue<A> epilogue{grouped, p, lane};
 #pragma unroll
     for (int32_t n = 0; n < kFragments; ++n) {
       if (n * 8 >= tile.count) break;
@@ -322,38 +323,13 @@ struct SeveralRowsBlock {
       for (int32_t r = 0; r < kPanels; ++r)
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) sums[r][n][i] = sums[r][n][i] * p.x_scale + bias[r][i / 2];
-      if (pair()) store_gated(sums[0][n], sums[1][n], n, tile.count, item, of);
-      else store_sums(sums, n, tile.count, item, of);
-    }
-  }
-
-  // Of a pair's outputs g and g + 8 above, lane 4g + t gets those of pair g at 2t and 2t + 1, and 8 further.
-  __device__ __forceinline__ void store_gated(float (&gate)[4], const float (&up)[4], int32_t n, int32_t count, int32_t item,
-                                              const int32_t* of) const {
-    const int32_t at = n * 8 + lane / 4, rows = target(0).rows;
-    gated_products(grouped.activation, gate, up);
+      const int32_t first = n * 8;
+      if (pair()) {
+        const int32_t at = first + lane / 4;
+        epilogue.store_gated(sums[0][n], sums[1][n], panel_of(item, 0), at < tile.count ? of[at] : -1);
+      } else {
 #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-      const uint32_t outputs = transpose(ActOps<A>::pack(gate[half * 2] * p.pair_share, gate[half * 2 + 1] * p.pair_share));
-      const int32_t row = panel_of(item, 0) * kPanelRows + half * 8 + lane % 4 * 2;
-      if (at >= count || row >= rows) continue;
-      uint16_t* const out = static_cast<uint16_t*>(target(0).out) + of[at] * target(0).out_stride + row;
-      if (row + 1 < rows) *reinterpret_cast<uint32_t*>(out) = outputs;
-      else *out = static_cast<uint16_t>(outputs);
-    }
-  }
-
-  __device__ __forceinline__ void store_sums(const Sums& sums, int32_t n, int32_t count, int32_t item, const int32_t* of) const {
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      const int32_t at = n * 8 + lane % 4 * 2 + i;
-      if (at >= count) continue;
-      float* const out = static_cast<float*>(target(0).out) + of[at] * target(0).out_stride;
-#pragma unroll
-      for (int32_t r = 0; r < kPanels; ++r) {
-        const int32_t row = panel_of(item, r) * kPanelRows + lane / 4;
-        if (row < target(0).rows) out[row] = sums[r][n][i];
-        if (row + 8 < target(0).rows) out[row + 8] = sums[r][n][i + 2];
+        for (int32_t r = 0; r < kPanels; ++r) epilogue.store_sums(sums[r][n], panel_of(item, r), of, first, tile.count);
       }
     }
   }
