@@ -39,11 +39,15 @@ template <int kDim>
 constexpr int kMergedRow = kDim + 4;
 // Steps at once, kTogether: kDeep for up to kFewRows rows if a block may have the memory, otherwise kShallow. kDeep
 // covers a warp's share of a chunk, or half of it above 128 dims, where all of a 16-bit cache would exceed a block's
-// shared memory. Above 256 dims one step is all that fits. cuda/kernels/README.md has the measurements.
+// shared memory. Above 256 dims one step is all that fits; heads of up to 32 dims are those of test models. cuda/kernels/README.md has
+// the measurements.
 constexpr int32_t kFewRows = 16;
 template <int kDim>
-constexpr int kDeep = kDim <= 128 ? 4 : kDim <= 256 ? 2 : 1;
+constexpr int kDeep = kDim <= 32 ? 1 : kDim <= 128 ? 4 : kDim <= 256 ? 2 : 1;
 constexpr int kShallow = 1;
+// Heads of few models, whose rows beyond kFewRows have no kernels besides those for a window or a cap.
+template <int kDim>
+constexpr bool kRareDim = kDim == 32 || kDim == 80;
 template <int kDim, int kTogether>
 constexpr int kBlocksAnSm = kDim <= 128 && kTogether == kShallow ? 4 : 2;
 // Parts that a merge loads at once: as many as fit the registers.
@@ -296,11 +300,13 @@ cudaError_t run(const Params& p, const Stream& on) {
   bool fits = false;
   // A window leaves few chunks, so that several steps at once gain little.
   if (p.cap_scale != 0 || p.args.common.window > 0) return run_together<T, kDim, kF8, kShallow, true>(p, on, &fits);
-  if (p.args.count <= kFewRows) {
-    const cudaError_t error = run_together<T, kDim, kF8, kDeep<kDim>, false>(p, on, &fits);
-    if (error != cudaSuccess || fits) return error;
+  if constexpr (kDeep<kDim> != kShallow) {
+    if (p.args.count <= kFewRows) {
+      const cudaError_t error = run_together<T, kDim, kF8, kDeep<kDim>, false>(p, on, &fits);
+      if (error != cudaSuccess || fits) return error;
+    }
   }
-  return run_together<T, kDim, kF8, kShallow, false>(p, on, &fits);
+  return run_together<T, kDim, kF8, kShallow, kRareDim<kDim>>(p, on, &fits);
 }
 
 template <class T, bool kF8>

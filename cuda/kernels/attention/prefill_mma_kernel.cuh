@@ -18,7 +18,8 @@
 //           a prompt, nor the tiles of a chunk, nor the blocks of a tile change any bit.
 // Memory    kBlocks * 64 queries, kAhead + 1 times kKeys keys and values. kBlocks is 2 if a block may have that much
 //           and there is work for all SMs, otherwise 1; kAhead is 1, or 3 if an SM has at most one block. Above 256 dims
-//           both are 1, because more fits no device or few. Neither changes bits. The block ids of a tile are loaded
+//           both are 1, because more fits no device or few, and up to 32 dims, because only test models have such heads. Neither
+//           changes bits. The block ids of a tile are loaded
 //           kAhead tiles earlier still, so that no load waits for another.
 // 8 bits    Keys and values are loaded as they are into kAhead buffers, and each thread widens what it has loaded
 //           exactly to the layout's type, so only one tile of that type is needed. A score is (product * key's scale) *
@@ -37,7 +38,9 @@ namespace mr::cuda::prefill {
 constexpr bool kAlwaysWgmma = MR_HOPPER == 2;  // where the device has it, which is then every device
 
 template <int kDim>
-constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
+constexpr int kMostBlocks = kDim > 32 && kDim <= 128 ? 2 : 1;
+template <int kDim>
+constexpr int kMostAhead = kDim > 32 && kHalves<kDim> == 1 ? 3 : 1;
 
 template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
 __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
@@ -209,7 +212,7 @@ cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
   const int64_t tiles = static_cast<int64_t>(p.args.item_count) * p.columns();
   if constexpr (kMostBlocks<kDim> == 2)
     if (kSharedBytes<kDim, 2, 1, kF8> <= most && tiles >= p.args.sm_count) return run<T, kDim, 2, 1, kF8>(p, on);
-  if constexpr (kHalves<kDim> == 1)
+  if constexpr (kMostAhead<kDim> == 3)
     if (kSharedBytes<kDim, 1, 3, kF8> <= most && 2 * tiles <= p.args.sm_count) return run<T, kDim, 1, 3, kF8>(p, on);
   return run<T, kDim, 1, 1, kF8>(p, on);
 }
