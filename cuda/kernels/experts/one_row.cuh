@@ -267,7 +267,7 @@ template <int32_t T>
 GemvKernel one_row_kernel(Act act, GroupedForm form) {
   return with_multiplied_act<T, GemvKernel>(act, [&](auto element) -> GemvKernel {
     using A = decltype(element);
-    if constexpr (OperandSplit<T, A>::weights == 1 && OperandSplit<T, A>::inputs == 1) return one_row_kernel_for<T, A>(form);
+    if constexpr (OperandSplit<T, A>::single) return one_row_kernel_for<T, A>(form);
     else return {};
   });
 }

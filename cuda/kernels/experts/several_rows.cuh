@@ -22,7 +22,7 @@ template <int32_t T, class A, int32_t room>
 struct SeveralLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr int32_t pairs = kMostExpertTile, fragments = pairs / 8;
-  static constexpr int32_t blocks = T == kF32 ? 1 : 2;  // of an SM
+  static constexpr int32_t blocks = 2;  // of an SM
   // Units of a stage: a group, or as many as keep a stage of weights within 40 KiB.
   static constexpr int32_t unit = f.quants + f.high + f.scales, panels = 16;
   static constexpr int32_t units = f.units > 1 ? f.units : panels * unit * 4 <= 40960 ? 4 : panels * unit * 2 <= 40960 ? 2 : 1;
@@ -390,18 +390,21 @@ __global__ void __launch_bounds__(256, SeveralLayout<T, A, 228>::blocks) several
   block.run();
 }
 
-template <int32_t T, class A>
-GemvKernel several_rows_kernel_for() {
-  return {reinterpret_cast<const void*>(&several_rows<T, A>),
-          [](int32_t capability) {
-            return gemv_shared_bytes(capability, [](auto room) { return SeveralLayout<T, A, decltype(room)::value>::bytes; });
-          },
-          256, SeveralLayout<T, A, 0>::panels, kMostExpertTile};
-}
-
+// Operands of several terms have no such kernel: few models have them, and few_rows.cuh gives the same bits.
 template <int32_t T>
 GemvKernel several_rows_kernel(Act act) {
-  return with_multiplied_act<T, GemvKernel>(act, [](auto element) { return several_rows_kernel_for<T, decltype(element)>(); });
+  return with_multiplied_act<T, GemvKernel>(act, [](auto element) -> GemvKernel {
+    using A = decltype(element);
+    if constexpr (OperandSplit<T, A>::single) {
+      return {reinterpret_cast<const void*>(&several_rows<T, A>),
+              [](int32_t capability) {
+                return gemv_shared_bytes(capability, [](auto room) { return SeveralLayout<T, A, decltype(room)::value>::bytes; });
+              },
+              256, SeveralLayout<T, A, 0>::panels, kMostExpertTile};
+    } else {
+      return {};
+    }
+  });
 }
 
 }  // namespace mr::cuda

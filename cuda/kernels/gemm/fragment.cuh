@@ -39,6 +39,7 @@ struct OperandSplit {
   using Element = std::conditional_t<wide, __nv_bfloat16, A>;
   static constexpr int32_t weights = T == kF32 || (T == kF16 && !f16_act) ? 2 : 1;
   static constexpr int32_t inputs = wide && f16_act ? 2 : 1;
+  static constexpr bool single = weights == 1 && inputs == 1;  // one term each
 };
 
 __device__ __forceinline__ uint32_t bits_of(__half2 v) { return *reinterpret_cast<uint32_t*>(&v); }

@@ -162,7 +162,7 @@ WgmmaKernel skinny_wgmma_kernel_of() {
 
 template <int32_t T, class A>
 WgmmaKernel skinny_wgmma_kernel_for(int32_t form) {
-  if constexpr (OperandSplit<T, A>::weights == 1 && OperandSplit<T, A>::inputs == 1) {
+  if constexpr (OperandSplit<T, A>::single) {
     switch (form) {
       case 0:
         if constexpr (Format<T>::is_float || T == kQ8_0) return skinny_wgmma_kernel_of<T, A, 8>();

@@ -42,10 +42,11 @@ cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
     const GemvKernel gated = one_row_kernel<T>(args.act, GroupedForm::kOneGated);
     if (gated.function != nullptr) return run_kernel(gated, at_once(args.pairs * panels), p);
   }
-  const GemvKernel kernel =
-      one                                                ? few_rows_kernel<T>(args.act, GroupedForm::kFewOne)
-      : prefers_few(args) || args.tile > kMostExpertTile ? few_rows_kernel<T>(args.act, GroupedForm::kFew)
-                                                         : several_rows_kernel<T>(args.act);
+  const GemvKernel several = several_rows_kernel<T>(args.act);
+  const bool by_several = several.function != nullptr && args.tile <= several.tokens && !prefers_few(args);
+  const GemvKernel kernel = one          ? few_rows_kernel<T>(args.act, GroupedForm::kFewOne)
+                            : by_several ? several
+                                         : few_rows_kernel<T>(args.act, GroupedForm::kFew);
   if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
   return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels / args.count)), p);
 }
