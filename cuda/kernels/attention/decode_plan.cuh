@@ -27,7 +27,7 @@ struct Params {
 };
 
 // Launches for caches of T, or of 8 bits that are widened to T. Each has a source of its own, because nvcc compiles sources in
-// parallel and all 80 kernels take more than two minutes.
+// parallel and all 68 kernels take more than two minutes.
 template <class T, bool kF8>
 cudaError_t launch_cache(const Params& p, const Stream& on);
 
