@@ -71,7 +71,9 @@ TEST(Combine, AgreesWithFloat64) {
                            Mixture{3, 700, 9, 12, true, false, true, false, false, false, false},
                            Mixture{4, 33, 1, 1, false, false, true, true, true, false, true},
                            Mixture{2, 1, 3, 4, true, true, true, true, false, true, true},
-                           Mixture{3, 515, 8, 20, false, true, true, false, true, true, true}}) {
+                           Mixture{3, 515, 8, 20, false, true, true, false, true, true, true},
+                           Mixture{2, 2052, 6, 8, true, false, true, false, false, false, true},
+                           Mixture{2, 4098, 3, 8, true, true, true, true, true, true, false}}) {
     const Mixed v = numbers_of(m, numbers);
     const std::vector<float> got = combined(m, v);
     const auto at = [](const std::vector<float>& of, int64_t i) { return of.empty() ? 1.0 : static_cast<double>(of[static_cast<size_t>(i)]); };

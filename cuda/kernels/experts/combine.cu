@@ -1,6 +1,10 @@
-// combine: a block for each row; thread t has the elements t, t + threads, ... The number of threads depends on the width
-// alone, and so does the order of a sum over a row: a thread's elements, then lanes, then warps. With a norm the sum over
-// the experts is made twice, once for its squares. The second time its inputs are in L2.
+// combine: a block for each row, or for 512 columns of it if the branch has no sum over the row. With such a sum thread t has
+// the elements t, t + threads, ... The number of threads depends on the width alone, and so does the order of a sum over a row:
+// a thread's elements, then lanes, then warps. With a norm all is read twice, once for the squares. The second time it is in L2.
+// Without a sum over the row a thread has four elements one after another.
+//
+// The kernel is latency if there are few rows. A thread requests its inputs from some experts before it uses one, and the weight
+// of the shared expert is computed before the dependency wait.
 // Test bound: 2^-18 of the sum of absolute terms.
 #include "kernels/experts/combine.h"
 
@@ -13,81 +17,136 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int32_t kMostThreads = 512;
-constexpr int32_t kTogether = 8;  // experts whose elements are requested before the first is added
+constexpr int32_t kMostThreads = 512, kThreadsOfPart = 128;
+constexpr int32_t kCount = 4;  // elements that a thread has at once
+
+// Columns are a thread's next elements of a row: first, first + step, ... if they are apart, otherwise first, first + 1, ... Instead of
+// those beyond the row its last is loaded.
+template <bool apart>
+struct Columns {
+  int32_t first, step, dim;
+
+  __device__ __forceinline__ bool has(int32_t k) const { return !apart || first + k * step < dim; }
+  __device__ __forceinline__ void load(float (&to)[kCount], const float* row) const {
+    if constexpr (apart) {
+#pragma unroll
+      for (int32_t k = 0; k < kCount; ++k) to[k] = __ldcg(row + min(first + k * step, dim - 1));
+    } else {
+      const float4 four = __ldcg(reinterpret_cast<const float4*>(row + first));
+      to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+    }
+  }
+  __device__ __forceinline__ void store(float* row, const float (&from)[kCount]) const {
+    if constexpr (apart) {
+#pragma unroll
+      for (int32_t k = 0; k < kCount; ++k)
+        if (has(k)) row[first + k * step] = from[k];
+    } else {
+      *reinterpret_cast<float4*>(row + first) = float4{from[0], from[1], from[2], from[3]};
+    }
+  }
+};
 
 // sigmoid(shared_router . norm of x).
-__device__ float shared_weight(const CombineArgs& a, const float* x, float* scratch) {
+__device__ __forceinline__ float shared_weight(const CombineArgs& a, const float* x, float* scratch) {
   float dot = 0, squares = 0;
-  for (int32_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
-    const float v = x[i];
-    squares = fmaf(v, v, squares);
-    dot = fmaf(a.norm == nullptr ? v : v * a.norm[i], a.shared_router[i], dot);
+  const int32_t threads = blockDim.x;
+  for (Columns<true> at{static_cast<int32_t>(threadIdx.x), threads, a.dim}; at.has(0); at.first += kCount * threads) {
+    float v[kCount], norm[kCount], router[kCount];
+    at.load(v, x);
+    if (a.norm != nullptr) at.load(norm, a.norm);
+    at.load(router, a.shared_router);
+#pragma unroll
+    for (int32_t k = 0; k < kCount; ++k) {
+      if (!at.has(k)) continue;
+      squares = fmaf(v[k], v[k], squares);
+      dot = fmaf(a.norm == nullptr ? v[k] : v[k] * norm[k], router[k], dot);
+    }
   }
   const float factor = a.norm == nullptr ? 1.0f : norm_factor(block_sum(squares, scratch), a.dim, a.eps);
   return 1.0f / (1.0f + exp_f32(-(block_sum(dot, scratch) * factor)));
 }
 
-// The sum of element i over the row's experts.
-__device__ __forceinline__ float sum_of(const CombineArgs& a, const int32_t* ids, const float* weights, const float* y, int32_t i) {
-  float sum = 0;
+// Returns the sums of some elements over a row's experts. Without ids there is no bias.
+template <bool apart>
+__device__ __forceinline__ void sum_experts(const CombineArgs& a, const Columns<apart>& at, const int32_t* ids, const float* weights,
+                                            const float* y, float (&sums)[kCount]) {
+  constexpr int32_t kTogether = apart ? 2 : 4;         // experts whose elements are requested before the first is added
+  constexpr int32_t kBiases = apart ? 1 : kTogether;  // the same of biases: registers are few
+#pragma unroll 1
   for (int32_t first = 0; first < a.used; first += kTogether) {
-    float next[kTogether];
+    float next[kTogether][kCount], weight[kTogether];
 #pragma unroll
-    for (int32_t k = 0; k < kTogether; ++k)
-      if (first + k < a.used) next[k] = y[(first + k) * a.y_stride + i];
+    for (int32_t e = 0; e < kTogether; ++e) {
+      if (first + e >= a.used) continue;
+      at.load(next[e], y + (first + e) * a.y_stride);
+      weight[e] = a.weights == nullptr ? 1.0f : weights[first + e];
+    }
 #pragma unroll
-    for (int32_t k = 0; k < kTogether; ++k) {
-      const int32_t c = first + k;
-      if (c >= a.used) break;
-      if (a.bias != nullptr) next[k] += a.bias[static_cast<int64_t>(ids[c]) * a.dim + i];
-      if (a.weights != nullptr) next[k] *= weights[c];
-      sum = c == 0 ? next[k] : sum + next[k];
+    for (int32_t from = 0; from < (ids == nullptr ? 0 : kTogether); from += kBiases) {
+      float bias[kBiases][kCount];
+#pragma unroll
+      for (int32_t e = from; e < from + kBiases; ++e)
+        if (first + e < a.used) at.load(bias[e - from], a.bias + static_cast<int64_t>(ids[first + e]) * a.dim);
+#pragma unroll
+      for (int32_t e = from; e < from + kBiases; ++e)
+#pragma unroll
+        for (int32_t k = 0; k < kCount; ++k)
+          if (first + e < a.used) next[e][k] += bias[e - from][k];
+    }
+#pragma unroll
+    for (int32_t e = 0; e < kTogether; ++e) {
+      if (first + e >= a.used) continue;
+#pragma unroll
+      for (int32_t k = 0; k < kCount; ++k) sums[k] = first + e == 0 ? next[e][k] * weight[e] : sums[k] + next[e][k] * weight[e];
     }
   }
-  return sum;
 }
 
-__global__ void __launch_bounds__(kMostThreads) combine_rows(const __grid_constant__ CombineArgs a) {
+template <bool whole_rows>
+__global__ void __launch_bounds__(whole_rows ? kMostThreads : kThreadsOfPart, whole_rows ? 2 : 8)
+    combine_rows(const __grid_constant__ CombineArgs a) {
   __shared__ float scratch[kMostThreads / 32];
-  grid_wait();
-  grid_trigger();
   const int64_t row = blockIdx.x;
   const int32_t* const ids = a.ids + row * a.ids_stride;
-  if (ids[0] >= a.experts) return;
   const float* const weights = a.weights + row * a.ids_stride;
   const float* const y = a.y + row * a.used * a.y_stride;
   const float* const shared = a.shared + row * a.shared_stride;
   float* const x = a.x + row * a.x_stride;
   float* const out = a.branch == nullptr ? x : a.branch + row * a.x_stride;
-  const int32_t begin = threadIdx.x, threads = blockDim.x;
-  const float weight_of_shared = a.shared_router == nullptr ? 1.0f : shared_weight(a, x, scratch);
-  float factor = 1, shared_factor = 1;
-  if (a.end_norm != nullptr) {
-    float squares = 0;
-    for (int32_t i = begin; i < a.dim; i += threads) {
-      const float sum = sum_of(a, ids, weights, y, i);
-      squares = fmaf(sum, sum, squares);
+  const bool padding = __ldcg(ids) >= a.experts;
+  const int32_t* const bias_ids = a.bias == nullptr || padding ? nullptr : ids;
+  const bool of_end = whole_rows && a.end_norm != nullptr, of_shared_end = whole_rows && a.shared_end_norm != nullptr;
+  float weight_of_shared = 1, factor = 1, shared_factor = 1;
+  if (whole_rows && a.shared_router != nullptr) weight_of_shared = shared_weight(a, x, scratch);
+  grid_wait();
+  grid_trigger();
+  const int32_t thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
+  const Columns<whole_rows> columns{whole_rows ? thread : kCount * thread, threads, a.dim};
+  for (bool squares_only = of_end || of_shared_end;; squares_only = false) {
+    float squares = 0, shared_squares = 0;
+    for (Columns<whole_rows> at = columns; at.first < a.dim; at.first += kCount * threads) {
+      float sums[kCount]{}, of_shared[kCount]{}, before[kCount]{}, norm[kCount], shared_norm[kCount];
+      if (a.branch == nullptr) at.load(before, x);
+      if (a.shared != nullptr) at.load(of_shared, shared);
+      sum_experts(a, at, bias_ids, weights, y, sums);
+      if (of_end) at.load(norm, a.end_norm);
+      if (of_shared_end) at.load(shared_norm, a.shared_end_norm);
+#pragma unroll
+      for (int32_t k = 0; k < kCount; ++k) {
+        of_shared[k] *= weight_of_shared;
+        if (at.has(k)) squares = fmaf(sums[k], sums[k], squares);
+        if (at.has(k)) shared_squares = fmaf(of_shared[k], of_shared[k], shared_squares);
+        if (of_end) sums[k] = sums[k] * factor * norm[k];
+        if (of_shared_end) of_shared[k] = of_shared[k] * shared_factor * shared_norm[k];
+        if (a.shared != nullptr) sums[k] += of_shared[k];
+        if (a.branch == nullptr) sums[k] = before[k] + sums[k];
+      }
+      if (!squares_only && !padding) at.store(out, sums);
     }
-    factor = norm_factor(block_sum(squares, scratch), a.dim, a.eps);
-  }
-  if (a.shared_end_norm != nullptr) {
-    float squares = 0;
-    for (int32_t i = begin; i < a.dim; i += threads) {
-      const float v = shared[i] * weight_of_shared;
-      squares = fmaf(v, v, squares);
-    }
-    shared_factor = norm_factor(block_sum(squares, scratch), a.dim, a.eps);
-  }
-  for (int32_t i = begin; i < a.dim; i += threads) {
-    float sum = sum_of(a, ids, weights, y, i);
-    if (a.end_norm != nullptr) sum = sum * factor * a.end_norm[i];
-    if (a.shared != nullptr) {
-      float of_shared = shared[i] * weight_of_shared;
-      if (a.shared_end_norm != nullptr) of_shared = of_shared * shared_factor * a.shared_end_norm[i];
-      sum += of_shared;
-    }
-    out[i] = a.branch == nullptr ? x[i] + sum : sum;
+    if (!squares_only) return;
+    if (of_end) factor = norm_factor(block_sum(squares, scratch), a.dim, a.eps);
+    if (of_shared_end) shared_factor = norm_factor(block_sum(shared_squares, scratch), a.dim, a.eps);
   }
 }
 
@@ -96,8 +155,14 @@ __global__ void __launch_bounds__(kMostThreads) combine_rows(const __grid_consta
 cudaError_t launch_combine(const CombineArgs& args, const Stream& on) {
   if (args.rows < 0 || args.dim < 1 || args.used < 1 || args.ids_stride < args.used) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const int32_t threads = std::min((args.dim + 31) / 32 * 32, kMostThreads);
-  return launch(on, dim3(static_cast<unsigned>(args.rows)), dim3(static_cast<unsigned>(threads)), 0, combine_rows, args);
+  const auto odd = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+  const bool in_fours = (args.dim | args.y_stride | args.shared_stride | args.x_stride) % kCount == 0 && !odd(args.y) && !odd(args.bias) &&
+                        !odd(args.shared) && !odd(args.x) && !odd(args.branch);
+  const bool sums = args.end_norm != nullptr || args.shared_router != nullptr || args.shared_end_norm != nullptr;
+  const unsigned rows = static_cast<unsigned>(args.rows), threads = static_cast<unsigned>((args.dim + 31) / 32 * 32);
+  if (sums || !in_fours) return launch(on, dim3(rows), dim3(std::min<unsigned>(threads, kMostThreads)), 0, combine_rows<true>, args);
+  const unsigned parts = (threads + kCount * kThreadsOfPart - 1) / (kCount * kThreadsOfPart);
+  return launch(on, dim3(rows, parts), dim3(kThreadsOfPart), 0, combine_rows<false>, args);
 }
 
 }  // namespace mr::cuda

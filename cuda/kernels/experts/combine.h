@@ -10,7 +10,8 @@ namespace mr::cuda {
 // branch = (sum over a row's experts, by ascending id, of weight * (y + bias)), normed if end_norm is not null, plus the
 // shared expert's y: times sigmoid(shared_router . norm of x) if that is not null, and normed if shared_end_norm is not
 // null. The branch is written to `branch`, or, if that is null, added to x. Padding rows are left as they are. All f32. A
-// row's bits depend on that row alone.
+// row's bits depend on that row alone. The kernel reads ids and x before its dependency wait: at least two kernels that are not short
+// (launch.h) lie between it and the kernels that wrote them.
 struct CombineArgs {
   const int32_t* ids;      // (rows, ids_stride); the experts' number or more is padding
   const float* weights;    // the same, or null: y is the sum over a row's experts already, and `used` is 1
