@@ -2,17 +2,18 @@
 //
 // A warp has some heads of one row; heads of Q come first, then those of K and V. Lane l has the pairs 2l, 2l + 1, 64 +
 // 2l, ... of a head: first the rotated pairs, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of
-// the rest, up to the padded dim. Two pairs are loaded at once, and stored at once unless the cache has 8 bits, if
-// shapes and addresses allow it. Rotation: (x c - y s, x s + y c), where products are rounded before the sum.
+// the rest, up to the padded dim. Two pairs are loaded as two runs of two dims, and stored so unless the cache has 8 bits,
+// if shapes and addresses allow it. Rotation: (x c - y s, x s + y c), where products are rounded before the sum.
 // The norm sums squares over pairs, then lanes. No shared memory. It reads each element of qkv once and writes 2 bytes
-// for it, 1 for an 8-bit cache. How many heads a warp has depends on the number of rows and changes no bits. Slots,
-// positions, block tables and the RoPE table are read before the dependency wait: the step's first kernels have written
-// them, and the QKV GEMMs run in between.
+// for it, 1 for an 8-bit cache. How many heads a warp has depends on the number of rows and changes no bits: all blocks
+// are to be on the device at once, as instructions for a row cost as much as those for a head. A warp requests its next
+// head before it finishes one. Norms, slots, positions, block tables and the RoPE table are read before the dependency
+// wait: the step's first kernels have written them, and the QKV GEMMs run in between.
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/act.cuh"
 #include "kernels/f8.cuh"
-#include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 #include "kernels/qkv.h"
 #include "millrace/engine.h"
@@ -21,6 +22,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int32_t kEnoughBlocks = 512;  // about as many as an H200 runs at once
 
 // RowPlace is the data shared by the heads of one row.
 struct RowPlace {
@@ -32,6 +34,14 @@ struct RowPlace {
 template <int count>
 struct Pairs {
   float x[count], y[count];
+};
+
+// Constants is the data shared by the heads of one row that is known before the dependency wait.
+template <int count>
+struct Constants {
+  Pairs<count> rope_table;      // cosines and sines
+  Pairs<count> q_norm, k_norm;  // before their exchange
+  float temperature;
 };
 
 __host__ __device__ __forceinline__ int32_t heads_in(const FinishQkvArgs& a) {
@@ -58,62 +68,79 @@ __device__ __forceinline__ int2 dims_of(const FinishQkvArgs& a, int32_t p) {
   return p < half && a.rope_style == MR_ROPE_NEOX ? make_int2(p, p + half) : make_int2(2 * p, 2 * p + 1);
 }
 
-// Returns whether pair p and its neighbour, both rotated or both not, are two runs of two dims; otherwise they are one
-// run of four.
+// Returns whether pair p and its neighbour are two runs of two dims, those of x and those of y. Otherwise a run is a pair.
 __device__ __forceinline__ bool apart(const FinishQkvArgs& a, int32_t p) { return p < a.rope_dims / 2 && a.rope_style == MR_ROPE_NEOX; }
 
+// Returns where the runs of pair p and its neighbour begin, p even.
+__device__ __forceinline__ int2 runs_of(const FinishQkvArgs& a, int32_t p) {
+  return apart(a, p) ? dims_of(a, p) : make_int2(2 * p, 2 * p + 2);
+}
+
+// Returns the dims of pair p by which one sees whether its numbers are in a head.
+template <bool by_two>
+__device__ __forceinline__ int2 ends_of(const FinishQkvArgs& a, int32_t p) {
+  return by_two ? make_int2(2 * p, 2 * p) : dims_of(a, p);  // two pairs in two runs are both in the head or both beyond it
+}
+
+// Exchanges the inner numbers of two pairs whose runs are pairs: from numbers as they lie in memory to pairs, and back.
 template <bool by_two, int count>
-__device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs<count>& v) {
-  const int32_t dim = a.layout.head_dim;
-  if (a.value_is_key && part_of(a, head) == Part::value) head -= a.layout.kv_heads;
-  const int32_t gates = a.query_gates ? min(head, a.heads) : 0;  // before the head
-  const float* const in = a.qkv + place.row * a.qkv_stride + static_cast<int64_t>(head + gates) * dim;
+__device__ __forceinline__ void exchange(const FinishQkvArgs& a, int lane, Pairs<count>& v) {
   if constexpr (by_two) {
 #pragma unroll
     for (int k = 0; k < count; k += 2) {
-      const int32_t p = pair_of(lane, k);
-      float4 both{0, 0, 0, 0};  // x, y, x, y
-      if (place.slot >= 0 && 2 * p < dim) {
-        if (apart(a, p)) {
-          const float2 x = *reinterpret_cast<const float2*>(in + p), y = *reinterpret_cast<const float2*>(in + p + a.rope_dims / 2);
-          both = float4{x.x, y.x, x.y, y.y};
-        } else {
-          both = *reinterpret_cast<const float4*>(in + 2 * p);
-        }
-      }
-      v.x[k] = both.x, v.y[k] = both.y;
-      v.x[k + 1] = both.z, v.y[k + 1] = both.w;
+      const bool runs_are_pairs = !apart(a, pair_of(lane, k));
+      const float x = v.x[k + 1], y = v.y[k];
+      v.x[k + 1] = runs_are_pairs ? y : x;
+      v.y[k] = runs_are_pairs ? x : y;
+    }
+  }
+}
+
+// Loads a lane's pairs of head_dim numbers, before their exchange. Pairs beyond them are zero.
+template <bool by_two, int count>
+__device__ __forceinline__ void load_pairs(const FinishQkvArgs& a, const float* in, int lane, Pairs<count>& v) {
+  const int32_t dim = a.layout.head_dim;
+  if constexpr (by_two) {
+#pragma unroll
+    for (int k = 0; k < count; k += 2) {
+      const int2 at = runs_of(a, pair_of(lane, k));
+      const bool inside = 2 * pair_of(lane, k) < dim;
+      const float2 x = inside ? *reinterpret_cast<const float2*>(in + at.x) : float2{0, 0};
+      const float2 y = inside ? *reinterpret_cast<const float2*>(in + at.y) : float2{0, 0};
+      v.x[k] = x.x, v.x[k + 1] = x.y, v.y[k] = y.x, v.y[k + 1] = y.y;
     }
   } else {
 #pragma unroll
     for (int k = 0; k < count; ++k) {
       const int2 d = dims_of(a, pair_of(lane, k));
-      v.x[k] = place.slot >= 0 && d.x < dim ? in[d.x] : 0.0f;
-      v.y[k] = place.slot >= 0 && d.y < dim ? in[d.y] : 0.0f;
+      v.x[k] = d.x < dim ? in[d.x] : 0.0f;
+      v.y[k] = d.y < dim ? in[d.y] : 0.0f;
     }
   }
 }
 
 template <bool by_two, int count>
-__device__ __forceinline__ void store_head(const FinishQkvArgs& a, uint16_t* out, int lane, const Pairs<count>& v) {
+__device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs<count>& v) {
+  v = {};
+  if (place.slot < 0) return;
+  if (a.value_is_key && part_of(a, head) == Part::value) head -= a.layout.kv_heads;
+  const int32_t gates = a.query_gates ? min(head, a.heads) : 0;  // before the head
+  load_pairs<by_two>(a, a.qkv + place.row * a.qkv_stride + static_cast<int64_t>(head + gates) * a.layout.head_dim, lane, v);
+}
+
+template <bool by_two, int count>
+__device__ __forceinline__ void store_head(const FinishQkvArgs& a, uint16_t* out, int lane, Pairs<count>& v) {
   const Act act = a.layout.act;
-  if constexpr (by_two) {
+  exchange<by_two>(a, lane, v);
 #pragma unroll
-    for (int k = 0; k < count; k += 2) {
-      const int32_t p = pair_of(lane, k);
-      if (p >= a.layout.padded_dim / 2) continue;
-      if (apart(a, p)) {
-        *reinterpret_cast<uint32_t*>(out + p) = act_bits(act, v.x[k], v.x[k + 1]);
-        *reinterpret_cast<uint32_t*>(out + p + a.rope_dims / 2) = act_bits(act, v.y[k], v.y[k + 1]);
-      } else {
-        *reinterpret_cast<uint2*>(out + 2 * p) = make_uint2(act_bits(act, v.x[k], v.y[k]), act_bits(act, v.x[k + 1], v.y[k + 1]));
-      }
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < count; ++k) {
-      const int32_t p = pair_of(lane, k);
-      if (p >= a.layout.padded_dim / 2) continue;
+  for (int k = 0; k < count; k += by_two ? 2 : 1) {
+    const int32_t p = pair_of(lane, k);
+    if (p >= a.layout.padded_dim / 2) continue;
+    if constexpr (by_two) {
+      const int2 at = runs_of(a, p);
+      *reinterpret_cast<uint32_t*>(out + at.x) = act_bits(act, v.x[k], v.x[k + 1]);
+      *reinterpret_cast<uint32_t*>(out + at.y) = act_bits(act, v.y[k], v.y[k + 1]);
+    } else {
       const int2 d = dims_of(a, p);
       out[d.x] = act_bits(act, v.x[k]);
       out[d.y] = act_bits(act, v.y[k]);
@@ -145,31 +172,38 @@ __device__ __forceinline__ float temperature_of(const FinishQkvArgs& a, int32_t 
 }
 
 template <bool by_two, int count>
-__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs<count>& rope_table,
-                                            int32_t head, int lane, Pairs<count>& v) {
+__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Constants<count>& row, int32_t head,
+                                            int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim;
   const Part part = part_of(a, head);
   if (part != Part::query && place.slot < 0) return;
   const int32_t own = head - (part == Part::query ? 0 : a.heads) - (part == Part::value ? a.layout.kv_heads : 0);
   const float* const bias = part == Part::query ? a.q_bias : part == Part::key || a.value_is_key ? a.k_bias : a.v_bias;
-  const float* const norm = part == Part::query ? a.q_norm : part == Part::key ? a.k_norm : nullptr;
-  if (bias != nullptr && place.slot >= 0)
+  exchange<by_two>(a, lane, v);
+  if (bias != nullptr && place.slot >= 0) {
+    Pairs<count> biases;
+    load_pairs<by_two>(a, bias + static_cast<int64_t>(own) * dim, lane, biases);
+    exchange<by_two>(a, lane, biases);
 #pragma unroll
     for (int k = 0; k < count; ++k) {
-      const int2 d = dims_of(a, pair_of(lane, k));
-      if (d.x < dim) v.x[k] += bias[static_cast<int64_t>(own) * dim + d.x];
-      if (d.y < dim) v.y[k] += bias[static_cast<int64_t>(own) * dim + d.y];
+      const int2 d = ends_of<by_two>(a, pair_of(lane, k));
+      if (d.x < dim) v.x[k] += biases.x[k];
+      if (d.y < dim) v.y[k] += biases.y[k];
     }
-  if (norm != nullptr || (a.v_norm && part == Part::value)) {
+  }
+  const bool weighted = part == Part::query ? a.q_norm != nullptr : part == Part::key && a.k_norm != nullptr;
+  if (weighted || (a.v_norm && part == Part::value)) {
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < count; ++k) sum = fmaf(v.y[k], v.y[k], fmaf(v.x[k], v.x[k], sum));
     const float factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + a.norm_eps);
+    Pairs<count> weights = part == Part::query ? row.q_norm : row.k_norm;
+    exchange<by_two>(a, lane, weights);
 #pragma unroll
     for (int k = 0; k < count; ++k) {
-      const int2 d = dims_of(a, pair_of(lane, k));
-      if (d.x < dim) v.x[k] = v.x[k] * factor * (norm == nullptr ? 1.0f : norm[d.x]);
-      if (d.y < dim) v.y[k] = v.y[k] * factor * (norm == nullptr ? 1.0f : norm[d.y]);
+      const int2 d = ends_of<by_two>(a, pair_of(lane, k));
+      if (d.x < dim) v.x[k] = v.x[k] * factor * (weighted ? weights.x[k] : 1.0f);
+      if (d.y < dim) v.y[k] = v.y[k] * factor * (weighted ? weights.y[k] : 1.0f);
     }
   }
   if (part != Part::value)
@@ -177,14 +211,12 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
     for (int k = 0; k < count; ++k) {
       if (pair_of(lane, k) >= a.rope_dims / 2) continue;
       const float x = v.x[k], y = v.y[k];
-      v.x[k] = x * rope_table.x[k] - y * rope_table.y[k];
-      v.y[k] = x * rope_table.y[k] + y * rope_table.x[k];
+      v.x[k] = x * row.rope_table.x[k] - y * row.rope_table.y[k];
+      v.y[k] = x * row.rope_table.y[k] + y * row.rope_table.x[k];
     }
-  if (part == Part::query && a.temperature_scale != 0 && place.slot >= 0) {
-    const float temperature = temperature_of(a, a.rows.position[place.row]);
+  if (part == Part::query && a.temperature_scale != 0)
 #pragma unroll
-    for (int k = 0; k < count; ++k) v.x[k] *= temperature, v.y[k] *= temperature;
-  }
+    for (int k = 0; k < count; ++k) v.x[k] *= row.temperature, v.y[k] *= row.temperature;
   const KvLayout& l = a.layout;
   if (part == Part::query) {
     store_head<by_two>(a, static_cast<uint16_t*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
@@ -198,43 +230,37 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
   }
 }
 
-// Requests the norms' weights from device memory: a step has streamed gigabytes through L2 since a layer read them last.
-__device__ __forceinline__ void prefetch_norms(const FinishQkvArgs& a, int lane) {
-  constexpr int kLine = 32;  // floats of a cache line; half of the lanes have those of 512 dims
-  const float* const weights = lane < 16 ? a.q_norm : a.k_norm;
-  const int32_t d = lane % 16 * kLine;
-  if (weights != nullptr && d < a.layout.head_dim) prefetch_l2(weights + d);
-}
-
 template <bool by_two, int count>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
   grid_trigger();  // this kernel is short (launch.h)
   RowPlace place{blockIdx.x, 0, a.rows.slot[blockIdx.x], 0};
+  const int32_t position = a.rows.position[place.row], table = a.rows.table[place.row], size = a.layout.block_size;
   if (place.slot >= 0) {
-    const int32_t position = a.rows.position[place.row], size = a.layout.block_size;
-    place.block = a.rows.block_ids[a.rows.table[place.row] + position / size];
+    place.block = a.rows.block_ids[table + position / size];
     place.in_block = position % size;
   }
+  Constants<count> row{};
+  if (a.q_norm != nullptr) load_pairs<by_two>(a, a.q_norm, lane, row.q_norm);
+  if (a.k_norm != nullptr) load_pairs<by_two>(a, a.k_norm, lane, row.k_norm);
+  row.temperature = a.temperature_scale == 0 || place.slot < 0 ? 1.0f : temperature_of(a, position);
   const int32_t all_heads = heads_in(a), stride = gridDim.y * kWarps, half = a.rope_dims / 2;
-  Pairs<count> rope_table;  // cosines and sines
 #pragma unroll
   for (int k = 0; k < count; ++k) {
     const int32_t p = pair_of(lane, k);
-    rope_table.x[k] = p < half ? __ldcg(a.rope_table + place.row * a.rope_dims + p) : 0.0f;
-    rope_table.y[k] = p < half ? __ldcg(a.rope_table + place.row * a.rope_dims + half + p) : 0.0f;
+    row.rope_table.x[k] = p < half ? __ldcg(a.rope_table + place.row * a.rope_dims + p) : 0.0f;
+    row.rope_table.y[k] = p < half ? __ldcg(a.rope_table + place.row * a.rope_dims + half + p) : 0.0f;
   }
-  prefetch_norms(a, lane);
   grid_wait();
-  // Three heads are read before the first is written, so that their loads overlap.
-  for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += 3 * stride) {
-    Pairs<count> values[3];
-#pragma unroll
-    for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) load_head<by_two>(a, place, head + i * stride, lane, values[i]);
-#pragma unroll
-    for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) finish_head<by_two>(a, place, rope_table, head + i * stride, lane, values[i]);
+  int32_t head = blockIdx.y * kWarps + threadIdx.x / 32;
+  if (head >= all_heads) return;
+  Pairs<count> next;
+  load_head<by_two>(a, place, head, lane, next);
+#pragma unroll 1
+  for (; head < all_heads; head += stride) {
+    Pairs<count> v = next;
+    if (head + stride < all_heads) load_head<by_two>(a, place, head + stride, lane, next);
+    finish_head<by_two>(a, place, row, head, lane, v);
   }
 }
 
@@ -248,12 +274,13 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   const int32_t all_heads = heads_in(args);
-  const int32_t splits = args.count < 512 ? (all_heads + kWarps - 1) / kWarps : 1;
+  const int32_t splits = std::min((all_heads + kWarps - 1) / kWarps, (kEnoughBlocks + args.count - 1) / args.count);
   const dim3 grid(static_cast<unsigned>(args.count), static_cast<unsigned>(splits)), block(32 * kWarps);
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  const bool written = (address(args.q_out) | address(args.keys) | address(args.values)) % 8 == 0 && args.q_stride % 4 == 0;
-  const bool aligned = address(args.qkv) % 16 == 0 && written;
-  const bool by_two = aligned && (dim | args.rope_dims | args.qkv_stride) % 4 == 0;
+  const uintptr_t biases = address(args.q_bias) | address(args.k_bias) | address(args.v_bias);
+  const uintptr_t constants = biases | address(args.q_norm) | address(args.k_norm);
+  const bool aligned = (constants | address(args.qkv) | address(args.q_out) | address(args.keys) | address(args.values)) % 8 == 0;
+  const bool by_two = aligned && (dim | args.rope_dims | args.qkv_stride | args.q_stride) % 4 == 0;
   const auto run = [&](auto count) {
     constexpr int n = decltype(count)::value;
     return launch(on, grid, block, 0, by_two ? heads_per_warp<true, n> : heads_per_warp<false, n>, args);

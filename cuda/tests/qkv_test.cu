@@ -229,6 +229,8 @@ TEST(FinishQkv, AgreesWithFloat64) {
                                             {{2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, false}, 3},
                                             {{1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, false}, 2},
                                             {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, false}, 600},
+                                            {{21, 2, 128, 96, MR_ROPE_NEOX, 16, true, true, false}, 600},  // heads that a warp has in turn
+                                            {{17, 2, 64, 64, MR_ROPE_NORM, 16, true, true, false}, 520},
                                             {{16, 2, 256, 64, MR_ROPE_NEOX, 16, false, true, false, true}, 5},
                                             {{4, 2, 20, 12, MR_ROPE_NORM, 16, true, true, false, true}, 600},
                                             {{3, 1, 9, 4, MR_ROPE_NORM, 16, true, true, false, true}, 3}};
