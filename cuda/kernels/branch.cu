@@ -1,9 +1,11 @@
 // branch: a block for each row, or for each row and layer.
 //
 // end_row: both norms of a row sum in the order of norm_row.cuh, so that the second gives the bits of launch_rms_norm. Moves 12 bytes an
-// element, 14 with out. The kernel is latency if there are few rows: weights are requested before the wait, and a row is in registers
-// between its norms. With many rows it is better to have more blocks on an SM, and rows are read again (4 096 rows of 5 376 dims on an
-// H200: 108 to 87 us); so are rows above 8 192 dims, whose threads have fewer registers. Neither changes a bit.
+// element, 14 with out. The kernel is latency if there are few rows: a row is in registers between its norms, and weights are requested
+// into L2 before the wait and into registers before the barrier of the sum that they follow. As loads of device memory before the wait
+// they would hold up the first use of what is loaded after it, and would need more registers. With many rows it is better to have more
+// blocks on an SM, and rows are read again (4 096 rows of 5 376 dims on an H200: 108 to 87 us); so are rows above 8 192 dims, whose
+// threads have fewer registers. Neither changes a bit.
 //
 // inputs_of_layers: thread t has the elements t, t + threads, ... The number of threads depends on the width alone, and so does the order
 // of a sum: a thread's elements, then lanes, then warps.
@@ -13,6 +15,7 @@
 #include <cmath>
 
 #include "kernels/act.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
@@ -21,20 +24,18 @@ namespace {
 constexpr int32_t kMostThreads = 512, kFewRows = 256;
 int32_t threads_of(int32_t width) { return std::min((width + 31) / 32 * 32, kMostThreads); }
 
-// Groups of a row that one thread keeps in registers.
-template <int32_t kKept>
-struct KeptGroups {
-  float4 of[kKept == 0 ? 1 : kKept];
-
-  template <bool whole>
-  __device__ __forceinline__ void load(const float* row, int32_t dim) {
+// Runs each(i, k) for every group i of a thread, its k-th. With kKept = 0 a thread keeps no groups in registers, and k is 0.
+template <int32_t kKept, class Each>
+__device__ __forceinline__ void each_group(int32_t groups, const Each& each) {
+  const int32_t threads = blockDim.x;
+  if constexpr (kKept == 0) {
+    for (int32_t i = threadIdx.x; i < groups; i += threads) each(i, 0);
+  } else {
 #pragma unroll
-    for (int32_t k = 0; k < kKept; ++k) {
-      const int32_t i = threadIdx.x + k * blockDim.x;
-      of[k] = i < (dim + 3) / 4 ? load_group<whole>(row, i, dim) : float4{};
-    }
+    for (int32_t k = 0; k < kKept; ++k)
+      if (const int32_t i = threadIdx.x + k * threads; i < groups) each(i, k);
   }
-};
+}
 
 // The residual stream after a branch. `branch` is its output, and `norm` the weights of its norm, whose factor is `factor`.
 __device__ __forceinline__ float ended(const EndBranchArgs& a, float x, float branch, float factor, float norm, float then) {
@@ -54,58 +55,52 @@ __device__ __forceinline__ float4 bounded(Act act, float4 x, float scale) {
 
 template <bool whole, int32_t kKept>
 __global__ void __launch_bounds__(kKept == 0 ? 1024 : kMostThreads) end_row(const __grid_constant__ EndBranchArgs a) {
+  constexpr bool keeps = kKept > 0;
   __shared__ float scratch[32];
-  const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x, rest = threadIdx.x + kKept * threads;
-  const auto read = [&](const float* row, int32_t i) { return row == nullptr ? float4{} : load_group<whole>(row, i, a.dim); };
-  const auto weight = [&](const float* row, int32_t i) {
-    return row == nullptr ? float4{1, 1, 1, 1} : load_group<whole>(row, i, a.dim);
+  const int32_t groups = (a.dim + 3) / 4;
+  float4 kept_x[keeps ? kKept : 1], kept_branch[keeps ? kKept : 1]{}, kept_weights[keeps ? kKept : 1];
+  const auto read = [&](const float* of, int32_t i) { return load_group<whole>(of, i, a.dim); };
+  const auto request = [&](const float* weights) {
+    if (keeps && weights != nullptr) each_group<kKept>(groups, [&](int32_t i, int32_t k) { kept_weights[k] = read(weights, i); });
   };
-  KeptGroups<kKept> x, branch{}, norm{}, out_norm;
-  if (a.norm != nullptr) norm.template load<whole>(a.norm, a.dim);
-#pragma unroll
-  for (int32_t k = 0; k < kKept; ++k) out_norm.of[k] = float4{1, 1, 1, 1};
-  if (a.out_norm != nullptr) out_norm.template load<whole>(a.out_norm, a.dim);
+  if constexpr (keeps)
+    each_group<kKept>(groups, [&](int32_t i, int32_t) {
+      if (a.norm != nullptr) prefetch_l2(a.norm + 4 * i);
+      if (a.out_norm != nullptr) prefetch_l2(a.out_norm + 4 * i);
+    });
   const float then = a.then == nullptr ? 1.0f : *a.then;
   grid_wait();
   grid_trigger();
   float* const row = a.x + blockIdx.x * a.x_stride;
-  const float* const branch_row = a.branch == nullptr ? nullptr : a.branch + blockIdx.x * a.branch_stride;
-  if (branch_row != nullptr) branch.template load<whole>(branch_row, a.dim);
-  x.template load<whole>(row, a.dim);
+  const float* const branch = a.branch + blockIdx.x * a.branch_stride;
+  const auto branch_of = [&](int32_t i, int32_t k) { return keeps || a.branch == nullptr ? kept_branch[k] : read(branch, i); };
+  if (keeps && a.branch != nullptr) each_group<kKept>(groups, [&](int32_t i, int32_t k) { kept_branch[k] = read(branch, i); });
+  if (keeps) each_group<kKept>(groups, [&](int32_t i, int32_t k) { kept_x[k] = read(row, i); });
 
-  float factor = 1;
+  float factor = 1, sum = 0;
   if (a.norm != nullptr) {
-    float sum = 0;
-#pragma unroll
-    for (int32_t k = 0; k < kKept; ++k) sum = norm_square(branch.of[k], sum);
-    for (int32_t i = rest; i < groups; i += threads) sum = norm_square(read(branch_row, i), sum);
+    each_group<kKept>(groups, [&](int32_t i, int32_t k) { sum = norm_square(branch_of(i, k), sum); });
+    request(a.norm);
     factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps);
+    sum = 0;
   }
-  float sum = 0;
-#pragma unroll
-  for (int32_t k = 0; k < kKept; ++k) {
-    const int32_t i = threadIdx.x + k * threads;
-    x.of[k] = ended(a, x.of[k], branch.of[k], factor, norm.of[k], then);
-    if (i < groups) store_group<whole>(row, i, a.dim, x.of[k]);
-    sum = norm_square(x.of[k], sum);
-  }
-  for (int32_t i = rest; i < groups; i += threads) {
-    const float4 y = ended(a, read(row, i), read(branch_row, i), factor, weight(a.norm, i), then);
+  each_group<kKept>(groups, [&](int32_t i, int32_t k) {
+    const float4 norm = a.norm == nullptr ? float4{1, 1, 1, 1} : keeps ? kept_weights[k] : read(a.norm, i);
+    const float4 y = ended(a, keeps ? kept_x[k] : read(row, i), branch_of(i, k), factor, norm, then);
     store_group<whole>(row, i, a.dim, y);
+    if (keeps) kept_x[k] = y;
     sum = norm_square(y, sum);
-  }
+  });
   if (a.out == nullptr) return;
 
+  request(a.out_norm);
   const float out_factor = a.out_norm == nullptr ? 1.0f : norm_factor(block_sum(sum, scratch), a.dim, a.eps) * a.out_scale;
-  const auto source = [&](float4 y) { return a.out_norm == nullptr ? bounded(a.act, y, a.out_scale) : y; };
   uint16_t* const out = static_cast<uint16_t*>(a.out) + blockIdx.x * a.out_stride;
-#pragma unroll
-  for (int32_t k = 0; k < kKept; ++k) {
-    const int32_t i = threadIdx.x + k * threads;
-    if (i < groups) store_normed<whole>(a.act, out, i, a.dim, source(x.of[k]), out_factor, out_norm.of[k]);
-  }
-  for (int32_t i = rest; i < groups; i += threads)
-    store_normed<whole>(a.act, out, i, a.dim, source(read(row, i)), out_factor, weight(a.out_norm, i));
+  each_group<kKept>(groups, [&](int32_t i, int32_t k) {
+    const float4 norm = a.out_norm == nullptr ? float4{1, 1, 1, 1} : keeps ? kept_weights[k] : read(a.out_norm, i);
+    const float4 y = keeps ? kept_x[k] : read(row, i);
+    store_normed<whole>(a.act, out, i, a.dim, a.out_norm == nullptr ? bounded(a.act, y, a.out_scale) : y, out_factor, norm);
+  });
 }
 
 __global__ void __launch_bounds__(kMostThreads) inputs_of_layers(const __grid_constant__ LayerInputsArgs a, float from_hidden,
