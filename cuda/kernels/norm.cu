@@ -99,7 +99,7 @@ cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on) {
   const dim3 grid(static_cast<unsigned>(args.rows)), block(static_cast<unsigned>(32 * norm_warps(args.dim)));
   const bool whole = args.dim % 4 == 0 && args.x_stride % 4 == 0 && args.out_stride % 4 == 0;
   if (args.input_sums != nullptr) {
-    const bool summed = whole && args.act == Act::kF16 && args.gather == nullptr && args.dim % 256 == 0;
+    const bool summed = whole && args.act == Act::kF16 && args.gather == nullptr && args.dim % 256 == 0 && args.out_stride % 8 == 0;
     return summed ? launch(on, grid, block, 0, row_per_block<true, true>, args) : cudaErrorInvalidValue;
   }
   return launch(on, grid, block, 0, whole ? row_per_block<true> : row_per_block<false>, args);

@@ -21,7 +21,7 @@ struct RmsNormArgs {
   float eps;
   float scale = 1;  // a power of two
   // Where the sums of out go that a GEMM reads (gemm/input_sums.h), row after row, or null. Only for f16, without a gather, and if
-  // dim is a multiple of 256.
+  // dim is a multiple of 256 and out_stride one of 8.
   void* input_sums = nullptr;
 };
 cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on);

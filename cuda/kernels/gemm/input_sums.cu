@@ -7,8 +7,8 @@
 namespace mr::cuda {
 namespace {
 
-// Large blocks leave SMs to the GEMM that follows, which starts before this kernel ends.
-constexpr int32_t kThreads = 512;
+// Large blocks leave SMs to the GEMM that follows, which starts before this kernel ends. Larger ones take longer.
+constexpr int32_t kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads, 1) sum_inputs(InputSumsArgs a) {
   // The wait must not come later: m128_wgmma_quant_pipeline.cuh reads tokens early, and relies on the kernel that wrote
