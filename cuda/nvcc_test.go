@@ -21,8 +21,10 @@ var readers = map[string][]string{
 
 func TestNvccReadsEverySource(t *testing.T) {
 	nvcc := needNvcc(t)
-	sources := append(instances(t), found(t, "kernels/*.cu", "kernels/*/*.cu", "src/*.cu", "src/*.cpp", "src/*/*.cpp")...)
+	compiled, checked := instances(t)
+	sources := append(compiled, found(t, "kernels/*.cu", "kernels/*/*.cu", "src/*.cu", "src/*.cpp", "src/*/*.cpp")...)
 	readAll(t, nvcc, sources, "-DMILLRACE_SOURCES=\"none\"")
+	readAll(t, nvcc, checked, "-Xcicc", "-lto") // not as far as PTX, but to LLVM's representation
 }
 
 func TestNvccReadsEveryTestAndBench(t *testing.T) {
@@ -66,28 +68,39 @@ func readAll(t *testing.T, nvcc string, sources []string, flags ...string) {
 	}
 }
 
-// instances writes the sources that CMake makes of the templates of kernels/gemm/instances and
-// kernels/experts/instances, for the types that CMakeLists.txt names, and returns their paths.
-func instances(t *testing.T) []string {
+// instances writes sources with the instances of the templates of kernels/gemm/instances and
+// kernels/experts/instances, for the types that CMakeLists.txt names, of which CMake makes a source
+// each. A template has two sources here: one of few types, and one of the others, which are only
+// checked. Each type is compiled for one template.
+func instances(t *testing.T) (compiled, checked []string) {
 	t.Helper()
 	cmake, err := os.ReadFile("CMakeLists.txt")
 	require.NoError(t, err)
-	types := regexp.MustCompile(`(?m)^set\(weight_types ([A-Za-z0-9_ ]+)\)$`).FindSubmatch(cmake)
-	require.NotNil(t, types)
+	match := regexp.MustCompile(`(?m)^set\(weight_types ([A-Za-z0-9_ ]+)\)$`).FindSubmatch(cmake)
+	require.NotNil(t, match)
+	types := strings.Fields(string(match[1]))
 	templates, err := filepath.Glob("kernels/*/instances/*.cu.in")
 	require.NoError(t, err)
 	require.Len(t, templates, 9)
 	dir := t.TempDir()
-	var sources []string
-	for _, template := range templates {
+	for i, template := range templates {
 		text, err := os.ReadFile(template)
 		require.NoError(t, err)
 		family := strings.TrimSuffix(filepath.Base(template), ".cu.in")
-		for _, name := range strings.Fields(string(types[1])) {
-			source := filepath.Join(dir, family+"_"+strings.ToLower(name)+".cu")
-			require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(string(text), "@TYPE@", name)), 0o600))
-			sources = append(sources, source)
+		var toCompile, toCheck strings.Builder
+		for j, name := range types {
+			source := &toCheck
+			if j%len(templates) == i {
+				source = &toCompile
+			}
+			source.WriteString(strings.ReplaceAll(string(text), "@TYPE@", name))
 		}
+		for suffix, source := range map[string]string{"_compiled": toCompile.String(), "_checked": toCheck.String()} {
+			require.NotEmpty(t, source)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, family+suffix+".cu"), []byte(source), 0o600))
+		}
+		compiled = append(compiled, filepath.Join(dir, family+"_compiled.cu"))
+		checked = append(checked, filepath.Join(dir, family+"_checked.cu"))
 	}
-	return sources
+	return compiled, checked
 }
