@@ -147,21 +147,28 @@ cudaError_t put(std::function<void()> work);
 cudaError_t run_grid(dim3 grid, dim3 block, std::function<void()> thread);
 extern uint64_t graphs_launched;
 
-void yield();          // lets the block's other threads run
+void yield();          // lets the block's other threads run until all of them wait
 void barrier();        // of the block's threads that have not ended
 void warp_barrier();   // of all 32 threads of a warp; aborts if one of them has ended
-uint64_t* warp_slots();  // 32, of the warp
+
+// The number of the memory, 0 or 1, through which the threads of a warp exchange values next. They alternate, so that one warp_barrier is
+// enough for an exchange: a thread writes to the same memory again only after all threads came to the next barrier, past their reads.
+uint32_t next_turn();
 
 template <class T>
-T of_lane(T mine, int lane) {
-  static_assert(sizeof(T) <= 8, "");
-  memcpy(&warp_slots()[thread_index.x % 32], &mine, sizeof mine);
+inline thread_local T exchanged[2][1024];
+
+// The values of all 32 lanes, until the exchange after the next one.
+template <class T>
+const T* of_warp(const T& mine) {
+  T* const values = exchanged<T>[next_turn()] + thread_index.x / 32 * 32;
+  values[thread_index.x % 32] = mine;
   warp_barrier();
-  T out;
-  memcpy(&out, &warp_slots()[lane], sizeof out);
-  warp_barrier();
-  return out;
+  return values;
 }
+
+template <class T>
+T of_lane(T mine, int lane) { return of_warp(mine)[lane]; }
 
 }  // namespace emulated
 
@@ -212,30 +219,26 @@ T __shfl_up_sync(unsigned, T v, int by) {
   return emulated::of_lane(v, lane >= by ? lane - by : lane);
 }
 inline unsigned __ballot_sync(unsigned, bool v) {
+  const bool* const values = emulated::of_warp(v);
   unsigned all = 0;
-  for (int lane = 0; lane < 32; ++lane) all |= emulated::of_lane(v, lane) ? 1u << lane : 0u;
+  for (int lane = 0; lane < 32; ++lane) all |= values[lane] ? 1u << lane : 0u;
   return all;
 }
 inline unsigned __reduce_add_sync(unsigned, unsigned v) {
+  const unsigned* const values = emulated::of_warp(v);
   unsigned sum = 0;
-  for (int lane = 0; lane < 32; ++lane) sum += emulated::of_lane(v, lane);
+  for (int lane = 0; lane < 32; ++lane) sum += values[lane];
   return sum;
 }
 inline unsigned __reduce_max_sync(unsigned, unsigned v) {
-  unsigned most = 0;
-  for (int lane = 0; lane < 32; ++lane) most = std::max(most, emulated::of_lane(v, lane));
-  return most;
+  const unsigned* const values = emulated::of_warp(v);
+  return *std::max_element(values, values + 32);
 }
 inline unsigned __reduce_min_sync(unsigned, unsigned v) {
-  unsigned least = ~0u;
-  for (int lane = 0; lane < 32; ++lane) least = std::min(least, emulated::of_lane(v, lane));
-  return least;
+  const unsigned* const values = emulated::of_warp(v);
+  return *std::min_element(values, values + 32);
 }
-inline bool __any_sync(unsigned, bool v) {
-  bool any = false;
-  for (int lane = 0; lane < 32; ++lane) any = emulated::of_lane(v, lane) || any;
-  return any;
-}
+inline bool __any_sync(unsigned mask, bool v) { return __ballot_sync(mask, v) != 0; }
 template <class T>
 T atomicAdd(T* to, T v) {
   const T before = *to;
@@ -266,7 +269,7 @@ T __shfl_sync(unsigned, T v, int from, int width) {
 template <class T>
 T __shfl_xor_sync(unsigned, T v, int across) { return emulated::of_lane(v, static_cast<int>(threadIdx.x % 32) ^ across); }
 template <class To, class From>
-To emulated_bits(From from) {
+__attribute__((always_inline)) inline To emulated_bits(From from) {
   static_assert(sizeof(To) == sizeof(From), "");
   To to;
   memcpy(&to, &from, sizeof to);

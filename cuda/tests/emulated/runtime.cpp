@@ -26,111 +26,140 @@ namespace {
 thread_local Work* kept = nullptr;
 
 constexpr size_t kStack = 64 << 10;
-constexpr int kMostThreads = 1024;
+constexpr size_t kStackStep = kStack + 17 * 64;  // the frames of a block's threads are in different sets of the processor's caches
+constexpr int kMostThreads = 1024, kWarp = 32;
+
+enum State : uint8_t { kRuns, kYields, kAtWarp, kAtBlock, kEnded };
 
 // Fiber is a thread of a block. Its stack is reused by later threads.
 struct Fiber {
   ucontext_t first;
   jmp_buf at;
-  std::unique_ptr<char[]> stack{new char[kStack]};
-  bool begun = false, ended = true;
-  int waits = 0;  // 0: runs, 1: for its warp, 2: for its block
+  bool begun = false;
 };
 
-// Block is the fibers that a host thread runs; there is one for each host thread.
+// Block is the fibers that a host thread runs; there is one for each host thread. A fiber that pauses switches to the next one itself.
 struct Block {
-  std::vector<std::unique_ptr<Fiber>> fibers;
-  ucontext_t outside;
-  jmp_buf scheduler;
-  int current = 0;
+  Fiber fibers[kMostThreads];
+  State states[kMostThreads];
+  uint8_t turns[kMostThreads];
+  int at_warp[kMostThreads / kWarp], ended_of_warp[kMostThreads / kWarp];
+  std::vector<int> complete;  // warps whose threads are all at a barrier of the warp
+  int threads, current, at_block, yielding, ended;
+  bool ascending;
+  jmp_buf outside;
   const std::function<void()>* thread = nullptr;
-  uint64_t slots[kMostThreads] = {};
+  std::unique_ptr<char[]> stacks{new char[kMostThreads * kStackStep]};
 };
-thread_local Block block;
+thread_local std::unique_ptr<Block> owner;
+thread_local Block* block = nullptr;
 
-void main_of_fiber() {
-  for (;;) {
-    (*block.thread)();
-    Fiber& mine = *block.fibers[static_cast<size_t>(block.current)];
-    mine.ended = true;
-    if (_setjmp(mine.at) == 0) _longjmp(block.scheduler, 1);
+// The next thread of this pass that runs, after or before thread i; -1: none.
+int next_of_pass(int i) {
+  const void* at = nullptr;
+  if (block->ascending) {
+    if (i + 1 < block->threads) at = memchr(block->states + i + 1, kRuns, static_cast<size_t>(block->threads - i - 1));
+  } else if (i > 0) {
+    at = memrchr(block->states, kRuns, static_cast<size_t>(i));
+  }
+  return at == nullptr ? -1 : static_cast<int>(static_cast<const State*>(at) - block->states);
+}
+
+void release(State waiting) {
+  for (int i = 0; i < block->threads; ++i)
+    if (block->states[i] == waiting) block->states[i] = kRuns;
+}
+
+// The thread that runs next; -1: all have ended. When no thread of a pass is left, barriers that are complete are released. Threads that
+// yielded run again when all others wait or have ended.
+int next_thread() {
+  for (int i = block->current;; i = block->ascending ? -1 : block->threads) {
+    const int next = next_of_pass(i);
+    if (next >= 0) return next;
+    if (block->ended == block->threads) return -1;
+    bool released = !block->complete.empty();
+    for (const int warp : block->complete) {
+      block->at_warp[warp] = 0;
+      memset(block->states + warp * kWarp, kRuns, kWarp);
+    }
+    block->complete.clear();
+    if (block->at_block > 0 && block->at_block == block->threads - block->ended) {
+      block->at_block = 0;
+      release(kAtBlock);
+      released = true;
+    }
+    if (released) continue;
+    if (block->yielding == 0) {
+      std::fprintf(stderr, "the threads of a block wait for each other\n");
+      std::abort();
+    }
+    block->yielding = 0;
+    release(kYields);
   }
 }
 
-void pause(int waits) {
-  Fiber& mine = *block.fibers[static_cast<size_t>(block.current)];
-  mine.waits = waits;
-  if (_setjmp(mine.at) == 0) _longjmp(block.scheduler, 1);
-}
+void main_of_fiber();
 
-void resume(int i) {
-  Fiber& fiber = *block.fibers[static_cast<size_t>(i)];
-  block.current = i;
+[[noreturn]] void resume(int i) {
+  Fiber& fiber = block->fibers[i];
+  block->current = i;
   thread_index.x = static_cast<unsigned>(i);
-  if (_setjmp(block.scheduler) != 0) return;
   if (fiber.begun) _longjmp(fiber.at, 1);
   fiber.begun = true;
   getcontext(&fiber.first);
-  fiber.first.uc_stack.ss_sp = fiber.stack.get();
+  fiber.first.uc_stack.ss_sp = block->stacks.get() + static_cast<size_t>(i) * kStackStep;
   fiber.first.uc_stack.ss_size = kStack;
   fiber.first.uc_link = nullptr;
   makecontext(&fiber.first, main_of_fiber, 0);
   setcontext(&fiber.first);
+  std::abort();
 }
 
-// Releases the threads whose barrier is complete; returns false if no thread was released.
-bool release(int threads) {
-  bool any = false;
-  int alive = 0, at_block = 0;
-  for (int first = 0; first < threads; first += 32) {
-    int at_warp = 0, ended = 0;
-    const int last = std::min(first + 32, threads);
-    for (int i = first; i < last; ++i) {
-      const Fiber& fiber = *block.fibers[static_cast<size_t>(i)];
-      alive += fiber.ended ? 0 : 1;
-      ended += fiber.ended ? 1 : 0;
-      at_warp += !fiber.ended && fiber.waits == 1 ? 1 : 0;
-      at_block += !fiber.ended && fiber.waits == 2 ? 1 : 0;
-    }
-    if (at_warp > 0 && (ended > 0 || last - first < 32)) {
-      std::fprintf(stderr, "a warp of %d threads, %d of them ended, exchanges values\n", last - first, ended);
-      std::abort();
-    }
-    if (at_warp == 0 || at_warp < last - first) continue;
-    any = true;
-    for (int i = first; i < last; ++i) block.fibers[static_cast<size_t>(i)]->waits = 0;
+void check_warp(int warp) {
+  const int threads = std::min(kWarp, block->threads - warp * kWarp), ended = block->ended_of_warp[warp];
+  if (block->at_warp[warp] == 0 || (ended == 0 && threads == kWarp)) return;
+  std::fprintf(stderr, "a warp of %d threads, %d of them ended, exchanges values\n", threads, ended);
+  std::abort();
+}
+
+void main_of_fiber() {
+  for (;;) {
+    (*block->thread)();
+    const int mine = block->current, warp = mine / kWarp;
+    block->states[mine] = kEnded;
+    ++block->ended;
+    ++block->ended_of_warp[warp];
+    check_warp(warp);
+    const int next = next_thread();
+    if (_setjmp(block->fibers[mine].at) != 0) continue;
+    if (next < 0) _longjmp(block->outside, 1);
+    resume(next);
   }
-  if (alive > 0 && at_block == alive) {
-    any = true;
-    for (int i = 0; i < threads; ++i) block.fibers[static_cast<size_t>(i)]->waits = 0;
+}
+
+void pause(State state) {
+  const int mine = block->current, warp = mine / kWarp;
+  block->states[mine] = state;
+  if (state == kYields) ++block->yielding;
+  if (state == kAtBlock) ++block->at_block;
+  if (state == kAtWarp) {
+    if (++block->at_warp[warp] == kWarp) block->complete.push_back(warp);
+    check_warp(warp);
   }
-  return any;
+  const int next = next_thread();
+  if (next == mine) return;
+  if (_setjmp(block->fibers[mine].at) == 0) resume(next);
 }
 
 void run_block(int threads, bool ascending) {
-  while (static_cast<int>(block.fibers.size()) < threads) block.fibers.push_back(std::make_unique<Fiber>());
-  for (int i = 0; i < threads; ++i) {
-    block.fibers[static_cast<size_t>(i)]->ended = false;
-    block.fibers[static_cast<size_t>(i)]->waits = 0;
-  }
-  for (;;) {
-    for (int turn = 0; turn < threads; ++turn) {
-      const int i = ascending ? turn : threads - 1 - turn;
-      Fiber& fiber = *block.fibers[static_cast<size_t>(i)];
-      if (!fiber.ended && fiber.waits == 0) resume(i);
-    }
-    bool alive = false, runs = false;
-    for (int i = 0; i < threads; ++i) {
-      const Fiber& fiber = *block.fibers[static_cast<size_t>(i)];
-      alive = alive || !fiber.ended;
-      runs = runs || (!fiber.ended && fiber.waits == 0);  // it yielded
-    }
-    if (!alive) return;
-    if (!release(threads) && !runs) {
-      std::fprintf(stderr, "the threads of a block wait for each other\n");
-      std::abort();
-    }
-  }
+  block->threads = threads;
+  block->ascending = ascending;
+  block->at_block = block->yielding = block->ended = 0;
+  memset(block->states, kRuns, static_cast<size_t>(threads));
+  memset(block->turns, 0, sizeof block->turns);
+  memset(block->at_warp, 0, sizeof block->at_warp);
+  memset(block->ended_of_warp, 0, sizeof block->ended_of_warp);
+  if (_setjmp(block->outside) == 0) resume(ascending ? 0 : threads - 1);
 }
 
 }  // namespace
@@ -149,7 +178,11 @@ cudaError_t run_grid(dim3 grid, dim3 threads, std::function<void()> thread) {
   grid_size = {grid.x, grid.y, grid.z};
   const unsigned blocks = grid.x * grid.y * grid.z;
   block_size = {threads.x, 1, 1};
-  block.thread = &thread;
+  if (block == nullptr) {
+    owner = std::make_unique<Block>();
+    block = owner.get();
+  }
+  block->thread = &thread;
   for (unsigned i = 0; i < blocks; ++i) {
     const bool ascending = i % 2 == 0;
     const unsigned turn = ascending ? i / 2 : blocks - 1 - i / 2;
@@ -159,10 +192,10 @@ cudaError_t run_grid(dim3 grid, dim3 threads, std::function<void()> thread) {
   return cudaSuccess;
 }
 
-void yield() { pause(0); }
-void barrier() { pause(2); }
-void warp_barrier() { pause(1); }
-uint64_t* warp_slots() { return block.slots + thread_index.x / 32 * 32; }
+void yield() { pause(kYields); }
+void barrier() { pause(kAtBlock); }
+void warp_barrier() { pause(kAtWarp); }
+uint32_t next_turn() { return block->turns[block->current] ^= 1; }
 
 }  // namespace emulated
 

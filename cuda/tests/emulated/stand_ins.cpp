@@ -9,14 +9,18 @@
 namespace mr::cuda {
 namespace {
 
-double distance(int32_t metric, const float* x, const float* c, int64_t n) {
+template <bool l2>
+double distance(const float* x, const float* c, int64_t n) {
   double partial[8] = {};
-  for (int64_t j = 0; j < n; ++j) {
-    const double a = static_cast<double>(x[j]), b = static_cast<double>(c[j]);
-    partial[j % 8] += metric == MR_METRIC_L2 ? (a - b) * (a - b) : a * b;
-  }
-  const double sum = fold_eight(partial);
-  return metric == MR_METRIC_L2 ? sum : -sum;
+  const auto add = [&](int64_t j, int64_t k) {
+    const double a = static_cast<double>(x[j + k]), b = static_cast<double>(c[j + k]);
+    partial[k] += l2 ? (a - b) * (a - b) : a * b;
+  };
+  int64_t j = 0;
+  for (; j + 8 <= n; j += 8)
+    for (int64_t k = 0; k < 8; ++k) add(j, k);
+  for (int64_t k = 0; j + k < n; ++k) add(j, k);
+  return l2 ? fold_eight(partial) : -fold_eight(partial);
 }
 
 }  // namespace
@@ -44,7 +48,8 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
           x[static_cast<size_t>(j)] = decode_element(s.row_type, rows, (i * s.spaces + space) * s.width + j);
         double least = 0;
         for (int64_t c = 0; c < s.codewords; ++c) {
-          const double q = distance(s.metric, x.data(), book + (space * s.codewords + c) * s.width, s.width);
+          const float* const word = book + (space * s.codewords + c) * s.width;
+          const double q = s.metric == MR_METRIC_L2 ? distance<true>(x.data(), word, s.width) : distance<false>(x.data(), word, s.width);
           if (c != 0 && !(q < least)) continue;
           least = q;
           ids[space * stride + i] = static_cast<uint32_t>(c);

@@ -5,9 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <deque>
-#include <functional>
 #include <type_traits>
-#include <vector>
 
 namespace mr::cuda {
 
@@ -54,15 +52,18 @@ inline int32_t count_done(int32_t* done, int32_t more) { return atomicAdd(done, 
 
 // CopyGroups is a thread's asynchronous copies. They run only when they are waited for.
 struct CopyGroups {
-  std::vector<std::function<void()>> open;
-  std::deque<std::vector<std::function<void()>>> committed;
+  struct Copy {
+    uint32_t to, bytes, all;
+    const void* from;
+  };
+  std::deque<Copy> copies;
+  std::deque<size_t> committed;  // copies of each group
+  size_t open = 0;               // copies after them
 };
 inline CopyGroups emulated_copies[1024];
 inline void copy_or_zero(uint32_t to, const void* from, uint32_t bytes, uint32_t all) {
-  emulated_copies[threadIdx.x].open.push_back([=] {
-    memset(shared_at(to), 0, all);
-    memcpy(shared_at(to), from, bytes);
-  });
+  emulated_copies[threadIdx.x].copies.push_back({to, bytes, all, from});
+  ++emulated_copies[threadIdx.x].open;
 }
 inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 16); }
 inline void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_or_zero(to, from, bytes, 4); }
@@ -73,14 +74,19 @@ inline void copy16(uint32_t to, const void* from, uint64_t) { copy_or_zero(to, f
 inline void copy16_through(uint32_t to, const void* from) { copy_or_zero(to, from, 16, 16); }
 inline void copies_commit() {
   CopyGroups& mine = emulated_copies[threadIdx.x];
-  mine.committed.push_back(std::move(mine.open));
-  mine.open.clear();
+  mine.committed.push_back(mine.open);
+  mine.open = 0;
 }
 template <int pending>
 void copies_wait() {
-  auto& groups = emulated_copies[threadIdx.x].committed;
-  for (; groups.size() > pending; groups.pop_front())
-    for (const auto& copy : groups.front()) copy();
+  CopyGroups& mine = emulated_copies[threadIdx.x];
+  for (; mine.committed.size() > pending; mine.committed.pop_front()) {
+    for (size_t left = mine.committed.front(); left > 0; --left, mine.copies.pop_front()) {
+      const CopyGroups::Copy& copy = mine.copies.front();
+      memset(shared_at(copy.to), 0, copy.all);
+      memcpy(shared_at(copy.to), copy.from, copy.bytes);
+    }
+  }
 }
 
 struct NamedBarrier {
@@ -100,30 +106,28 @@ inline void named_barrier(int32_t id, int32_t threads) {
 
 template <class E>
 double term_of(uint32_t bits) {
-  if constexpr (std::is_same_v<E, __half>) return static_cast<double>(half_to_float(static_cast<uint16_t>(bits)));
+  if constexpr (std::is_same_v<E, __half>) return static_cast<double>(__half2float({static_cast<uint16_t>(bits)}));
   else return static_cast<double>(__uint_as_float(bits << 16));
 }
 
+// Each lane reads a row of eight elements for the others.
+inline const uint4* rows_of_matrices(uint32_t address) { return emulated::of_warp(load_shared16(address)); }
 inline void load_matrices(uint32_t (&out)[4], uint32_t address) {
-  static uint32_t rows[32][32];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  rows[warp][lane] = address;
-  emulated::warp_barrier();
-  for (uint32_t i = 0; i < 4; ++i) out[i] = load_shared4(rows[warp][i * 8 + lane / 4] + lane % 4 * 4);
-  emulated::warp_barrier();
+  const uint32_t lane = threadIdx.x % 32;
+  const uint4* const rows = rows_of_matrices(address);
+  for (uint32_t i = 0; i < 4; ++i) memcpy(&out[i], reinterpret_cast<const uint8_t*>(&rows[i * 8 + lane / 4]) + lane % 4 * 4, 4);
 }
 
 // The same, each transposed.
 inline void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
-  static uint32_t rows[32][32];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  rows[warp][lane] = address;
-  emulated::warp_barrier();
+  const uint32_t lane = threadIdx.x % 32;
+  const uint4* const rows = rows_of_matrices(address);
   for (uint32_t i = 0; i < 4; ++i) {
-    const auto element = [&](uint32_t row) { return load_shared2(rows[warp][i * 8 + row] + lane / 4 * 2); };
-    out[i] = element(lane % 4 * 2) | element(lane % 4 * 2 + 1) << 16;
+    uint16_t pair[2];
+    for (uint32_t h = 0; h < 2; ++h)
+      memcpy(&pair[h], reinterpret_cast<const uint8_t*>(&rows[i * 8 + lane % 4 * 2 + h]) + lane / 4 * 2, 2);
+    out[i] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
   }
-  emulated::warp_barrier();
 }
 
 // Lane 4 g + t has row g, columns 2 t and 2 t + 1, before and after.
@@ -133,24 +137,46 @@ inline uint32_t transpose(uint32_t x) {
   return (first >> g % 2 * 16 & 0xffffu) | (second >> g % 2 * 16 & 0xffffu) << 16;
 }
 
+// The terms of a product of a warp: 16 rows and `columns` columns of 16. Each lane converts a part of them for the others.
+template <int columns>
+struct Terms {
+  double rows[16][16], columns_of[columns][16];
+};
+template <int columns>
+inline Terms<columns> emulated_terms[2][32];
+
+// The lane's part of the rows, of which it has four registers.
+template <class E, int columns>
+void put_rows(Terms<columns>& terms, const uint32_t (&a)[4]) {
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t r = 0; r < 4; ++r)
+    for (uint32_t h = 0; h < 2; ++h) terms.rows[lane / 4 + r % 2 * 8][r / 2 * 8 + lane % 4 * 2 + h] = term_of<E>(a[r] >> h * 16 & 0xffffu);
+}
+
+// The lane's sums: rows g and g + 8 of columns 8 j + 2 t and 8 j + 2 t + 1, where its number is 4 g + t.
+template <int columns, int32_t count>
+void add_products(const Terms<columns>& terms, float (&sums)[count]) {
+  const uint32_t lane = threadIdx.x % 32;
+  for (int32_t i = 0; i < count; ++i) {
+    const double* const x = terms.rows[lane / 4 + static_cast<uint32_t>(i / 2 % 2 * 8)];
+    const double* const y = terms.columns_of[static_cast<uint32_t>(i / 4 * 8 + i % 2) + lane % 4 * 2];
+    double sum = static_cast<double>(sums[i]);
+    for (int32_t k = 0; k < 16; ++k) sum += x[k] * y[k];
+    sums[i] = static_cast<float>(sum);
+  }
+}
+
 template <class E>
 void mma16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  static uint32_t rows[32][32][4], columns[32][32][2];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  memcpy(rows[warp][lane], a, sizeof a);
-  columns[warp][lane][0] = b0;
-  columns[warp][lane][1] = b1;
-  emulated::warp_barrier();
-  for (uint32_t e = 0; e < 4; ++e) {
-    const uint32_t row = lane / 4, column = lane % 4 * 2 + e % 2;
-    double sum = static_cast<double>(c[e]);
-    for (uint32_t k = 0; k < 16; ++k) {
-      const uint32_t x = rows[warp][row * 4 + k % 8 / 2][k / 8 * 2 + e / 2], y = columns[warp][column * 4 + k % 8 / 2][k / 8];
-      sum += term_of<E>(x >> k % 2 * 16 & 0xffffu) * term_of<E>(y >> k % 2 * 16 & 0xffffu);
-    }
-    c[e] = static_cast<float>(sum);
+  Terms<8>& terms = emulated_terms<8>[emulated::next_turn()][threadIdx.x / 32];
+  put_rows<E>(terms, a);
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t h = 0; h < 2; ++h) {
+    terms.columns_of[lane / 4][lane % 4 * 2 + h] = term_of<E>(b0 >> h * 16 & 0xffffu);
+    terms.columns_of[lane / 4][8 + lane % 4 * 2 + h] = term_of<E>(b1 >> h * 16 & 0xffffu);
   }
   emulated::warp_barrier();
+  add_products(terms, c);
 }
 
 }  // namespace mr::cuda

@@ -49,38 +49,26 @@ inline uint16_t summed_operand(uint64_t rows, int32_t k, int32_t n) {
 
 template <class T, bool add, int32_t count>
 void score_products(float (&d)[count], uint64_t q, uint64_t k) {
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  float* const to = d;
-  product([=] {
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      double sum = add ? static_cast<double>(to[i]) : 0;
-      for (int32_t j = 0; j < 16; ++j) sum += term_of<T>(row_operand(q, row, j)) * term_of<T>(row_operand(k, column, j));
-      to[i] = static_cast<float>(sum);
-    }
+  product([to = &d, q, k] {
+    auto& terms = emulated_terms<2 * count>[emulated::next_turn()][threadIdx.x / 32];
+    const int32_t first = static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x) % 32; i < 256; i += 32)
+      terms.rows[i / 16][i % 16] = term_of<T>(row_operand(q, first + i / 16, i % 16));
+    put_columns<T>(terms, [k](int32_t n, int32_t j) { return row_operand(k, n, j); });
+    emulated::warp_barrier();
+    for (float& sum : *to) sum = add ? sum : 0;
+    add_products(terms, *to);
   });
 }
 
-// The weights of a row, which four lanes have.
-inline uint32_t emulated_weights[1024][4];
 template <class T, int32_t count>
 void value_products(float (&d)[count], const uint32_t (&w)[4], uint64_t v) {
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32, first = static_cast<int32_t>(threadIdx.x) - lane;
-  float* const to = d;
-  const uint32_t* const from = w;
-  product([=] {
-    memcpy(emulated_weights[threadIdx.x], from, sizeof emulated_weights[0]);
+  product([to = &d, from = &w, v] {
+    auto& terms = emulated_terms<2 * count>[emulated::next_turn()][threadIdx.x / 32];
+    put_rows<T>(terms, *from);
+    put_columns<T>(terms, [v](int32_t n, int32_t j) { return summed_operand(v, j, n); });
     emulated::warp_barrier();
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      double sum = static_cast<double>(to[i]);
-      for (int32_t j = 0; j < 16; ++j) {
-        const uint32_t pair = emulated_weights[first + lane / 4 * 4 + j % 8 / 2][i / 2 % 2 + j / 8 * 2];
-        sum += term_of<T>(pair >> j % 2 * 16 & 0xffffu) * term_of<T>(summed_operand(v, j, column));
-      }
-      to[i] = static_cast<float>(sum);
-    }
-    emulated::warp_barrier();
+    add_products(terms, *to);
   });
 }
 

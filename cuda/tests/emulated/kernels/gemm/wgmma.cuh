@@ -126,26 +126,21 @@ inline void product(std::function<void()> work) {
   else mine.back().push_back(std::move(work));
 }
 
-// The fragments of a warp, of which each lane has four registers.
-inline uint32_t emulated_fragments[1024][4];
+// The lane's part of the columns of a product, element k of column n of which is `element(n, k)`.
+template <class E, int columns, class Element>
+void put_columns(Terms<columns>& terms, const Element& element) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) % 32; i < columns * 16; i += 32)
+    terms.columns_of[i / 16][i % 16] = term_of<E>(element(i / 16, i % 16));
+}
+
 template <class E, int32_t count>
 void wgmma_m64(float (&d)[count], const uint32_t (&a)[4], uint64_t b) {
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32, first = static_cast<int32_t>(threadIdx.x) - lane;
-  float* const to = d;
-  const uint32_t* const from = a;
-  product([=] {
-    memcpy(emulated_fragments[threadIdx.x], from, sizeof emulated_fragments[0]);
+  product([to = &d, from = &a, b] {
+    auto& terms = emulated_terms<2 * count>[emulated::next_turn()][threadIdx.x / 32];
+    put_rows<E>(terms, *from);
+    put_columns<E>(terms, [b](int32_t n, int32_t k) { return row_operand(b, n, k); });
     emulated::warp_barrier();
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      double sum = static_cast<double>(to[i]);
-      for (int32_t k = 0; k < 16; ++k) {
-        const uint32_t pair = emulated_fragments[first + lane / 4 * 4 + k % 8 / 2][i / 2 % 2 + k / 8 * 2];
-        sum += term_of<E>(pair >> k % 2 * 16 & 0xffffu) * term_of<E>(row_operand(b, column, k));
-      }
-      to[i] = static_cast<float>(sum);
-    }
-    emulated::warp_barrier();
+    add_products(terms, *to);
   });
 }
 

@@ -60,13 +60,14 @@ inline void copy_rows(uint32_t to, const RowsMap& map, int32_t column, int32_t r
 
 template <class E, bool add = true>
 void wgmma_blocks(float (&d)[kSearchSums], uint64_t a, uint64_t b) {
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  for (int32_t i = 0; i < kSearchSums; ++i) {
-    const int32_t row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    double sum = add ? static_cast<double>(d[i]) : 0;
-    for (int32_t k = 0; k < 16; ++k) sum += term_of<E>(operand(a, row, k)) * term_of<E>(operand(b, column, k));
-    d[i] = static_cast<float>(sum);
-  }
+  auto& terms = emulated_terms<2 * kSearchSums>[emulated::next_turn()][threadIdx.x / 32];
+  const int32_t first = static_cast<int32_t>(threadIdx.x) / 32 % 4 * 16;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) % 32; i < 256; i += 32)
+    terms.rows[i / 16][i % 16] = term_of<E>(operand(a, first + i / 16, i % 16));
+  put_columns<E>(terms, [b](int32_t n, int32_t k) { return operand(b, n, k); });
+  emulated::warp_barrier();
+  for (float& sum : d) sum = add ? sum : 0;
+  add_products(terms, d);
 }
 
 }  // namespace mr::cuda
