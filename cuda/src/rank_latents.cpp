@@ -1,4 +1,4 @@
-// rank_latents: attention over a latent, from the residual stream to what O reads.
+// rank_latents: attention over a latent, from the residual stream to the inputs of O.
 //
 //   x --Q, or Q_DOWN norm Q_UP--> queries --+-- not rotated --K_UP of the head--> absorbed query --+
 //                                           +-- rotated ------------------------------------------ + --> attention --> V_UP of the head

@@ -1,4 +1,4 @@
-// Which measured times of rounds replace the ones that a kernel was written with.
+// Which measured times of rounds replace those of an H200.
 #include "kernels/gemm/round_times.h"
 
 #include <gtest/gtest.h>

@@ -31,7 +31,8 @@ int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, in
 cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
   if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.count < 0 || args.count > kMaxDecodeRows ||
-      args.plan.capacity < 1 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      args.plan.capacity < 1 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 ||
+      c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
       (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;

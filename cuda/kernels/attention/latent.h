@@ -5,8 +5,8 @@
 // cores' tiles, as the tokens of a prompt are.
 //
 //   file               rows                          how
-//   latent_decode.cu   decode, row by row            16 or 32 heads of a row; keys split between blocks, as in decode.cu
-//   latent_prefill.cu  prompts, tiles of rows        64 rows of a token and a head; pieces of keys, as in prefill.cu
+//   latent_decode.cu   decode, row by row            16 or 32 heads of a row; keys split between blocks, as in decode_kernel.cuh
+//   latent_prefill.cu  prompts, tiles of rows        64 rows of a token and a head; pieces of keys, as in prefill_mma_kernel.cuh
 //   latent_tile.cuh    both                          the products of one tile of keys, by mma
 //
 // The promise is that of attention.h: keys are cut at absolute positions, parts are merged in ascending order by merge(), and rows of a

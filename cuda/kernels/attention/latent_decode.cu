@@ -1,6 +1,6 @@
 // Decode attention over a latent (attention/latent.h): every row by itself, up to 32 of its heads together.
 //
-// Work      As in decode.cu: a unit is `span` chunks of kAttentionChunk keys of a row, for one tile of heads. Blocks take equal shares of
+// Work      As in decode_kernel.cuh: a unit is `span` chunks of kAttentionChunk keys of a row, for one tile of heads. Blocks take equal shares of
 //           all units, and the number of blocks changes no bit.
 // Tile      16 heads are one group of rows, whose four warps share its keys and dims. More than 16 heads are two groups of two warps each,
 //           so that a key is read for 32 heads. Heads past the tile's are zeros.
@@ -9,7 +9,7 @@
 //           registers hold the sums of one chunk alone; a chunk of 256 keys reads 295 KB, and this adds 64 KB for 16 heads. Other parts
 //           are merged by attention/decode_merge.cuh.
 // Memory    16 heads: 93 KB, two blocks an SM, one tile ahead. 32 heads: 149 KB, two tiles ahead.
-// The plan, positions and tables are read before the dependency wait, as in decode.cu. Its test bound holds here too.
+// The plan, positions and tables are read before the dependency wait, as in decode_kernel.cuh. Its test bound holds here too.
 #include <algorithm>
 
 #include "kernels/attention/decode_merge.cuh"

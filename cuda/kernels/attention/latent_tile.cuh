@@ -51,7 +51,7 @@ template <class T, int dim>
 using Prompt = Shape<T, dim, 4, 2, 2>;
 constexpr int kOwnShared = 5120;  // of decode: static, and reserved by the system for each block
 
-// Block is what a thread has of its block's tile.
+// Block is a thread's part of its block's tile.
 template <class S>
 struct Block {
   typedef typename S::T T;

@@ -63,7 +63,8 @@ int32_t attention_shared_bytes(int32_t head_dim) {
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
   if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.item_count < 0 || args.merge_count < 0 ||
-      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.cap < 0 || c.window < 0 ||
+      c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
       (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.item_count == 0) return cudaSuccess;

@@ -91,7 +91,7 @@ __device__ void plan_rows(const RouteArgs& a, int32_t tile) {
 }
 
 // Counts the block of a warp and returns, in every lane, whether it is the last of `blocks`. The counter is zero afterwards. The warp sees
-// what the other blocks' warps wrote before they counted.
+// the writes of the other blocks' warps before they counted.
 __device__ __forceinline__ bool ends_last(int32_t* done, int32_t blocks) {
   __syncwarp();
   bool last = false;
@@ -103,7 +103,7 @@ __device__ __forceinline__ bool ends_last(int32_t* done, int32_t blocks) {
 }
 
 template <int32_t T, bool whole>
-__global__ void __launch_bounds__(kThreads, 1) choose(const __grid_constant__ ChooseArgs a) {
+__global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ ChooseArgs a) {
   __shared__ bool plans;
   const int32_t row = static_cast<int32_t>(blockIdx.y), panels = (a.route.experts.count + kPanelRows - 1) / kPanelRows;
   if (static_cast<int32_t>(blockIdx.x) == panels) {

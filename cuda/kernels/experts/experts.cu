@@ -174,7 +174,7 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   const PreparedGrouped& several = *kernel_of(args, GroupedForm::kSeveral);
   const bool one_row = args.rows == 1, by_several = several.tiles_at_once > 0 && several.kernel.tokens >= args.tile;
   const PreparedGrouped& tiled = by_several && !(prefers_few(args) && few.tiles_at_once > 0) ? several : few;
-  const PreparedGrouped& chosen = one.tiles_at_once > 0 && (one_row || tiled.tiles_at_once == 0) ? one : tiled;
+  const PreparedGrouped& chosen = tiled.tiles_at_once == 0 ? one : tiled;
   if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
   p.parts = one_row ? 1 : std::max(1, args.tile / chosen.kernel.tokens);
   const int64_t items = decode_items(args, p.parts, chosen.kernel.panels / args.count);

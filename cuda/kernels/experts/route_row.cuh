@@ -126,6 +126,7 @@ __device__ __forceinline__ void choose_experts(const mr_experts_desc& e, const R
   };
   find();
   for (int32_t n = 0; n < e.used; ++n) {
+    __syncwarp();  // lanes set bits of one word in turn
     const uint32_t first = __reduce_max_sync(0xffffffffu, best);
     if (first == 0) break;
     const auto taken = static_cast<int32_t>(__reduce_min_sync(0xffffffffu, best == first ? static_cast<uint32_t>(expert) : UINT32_MAX));

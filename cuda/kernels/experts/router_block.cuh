@@ -46,23 +46,18 @@ __device__ __forceinline__ Four load_columns(const float* row, int32_t first, in
   }
 }
 
-// RouterUnit is a lane's share of a unit of the panel, as it lies, and of the norm. All of it is requested before any of it is used.
-template <int32_t T, bool whole>
+// RouterUnit is a lane's share of a unit of the panel, as it lies. All of it is requested before any of it is used.
+template <int32_t T>
 struct RouterUnit {
   static constexpr int32_t kSteps = kUnitCols / 16, kLoads = T == kF32 ? 2 : 1;
   uint4 weights[kSteps][kLoads];
-  Four norm[kSteps];
 
-  __device__ __forceinline__ void request(const RouterArgs& a, const uint8_t* panel, int32_t unit, int32_t lane) {
+  __device__ __forceinline__ void request(const uint8_t* panel, int32_t unit, int32_t lane) {
     const uint8_t* const from = panel + static_cast<int64_t>(unit) * Format<T>::group_bytes + lane * 16;
 #pragma unroll
-    for (int32_t step = 0; step < kSteps; ++step) {
+    for (int32_t step = 0; step < kSteps; ++step)
 #pragma unroll
       for (int32_t i = 0; i < kLoads; ++i) weights[step][i] = *reinterpret_cast<const uint4*>(from + (step * kLoads + i) * 512);
-      norm[step] = {{1, 1, 1, 1}};
-      const int32_t column = unit * kUnitCols + step * 16 + lane % 4 * 2;
-      if (a.norm != nullptr) norm[step] = load_columns<whole>(a.norm, column, static_cast<int32_t>(a.router.cols));
-    }
     all_requested();
   }
 
@@ -85,21 +80,24 @@ struct RouterUnit {
 // Block (x, y) computes panel x for rows [kRows * y, kRows * (y + 1)).
 template <int32_t T, int32_t kRows, int32_t kWarps, bool whole>
 __device__ __forceinline__ void router_block(const RouterArgs& a) {
-  using Unit = RouterUnit<T, whole>;
+  using Unit = RouterUnit<T>;
   __shared__ float sums[kColumnSlices][kRows][kPanelRows], squares[kColumnSlices][kRows];
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
   const int32_t dim = static_cast<int32_t>(a.router.cols), experts = static_cast<int32_t>(a.router.rows);
   const int32_t units = (dim + kUnitCols - 1) / kUnitCols, first_row = static_cast<int32_t>(blockIdx.y) * kRows;
   const uint8_t* const panel = a.router.data + static_cast<int64_t>(blockIdx.x) * units * Format<T>::group_bytes;
-  // Weights and norm are constants: a warp requests its first unit before the wait, and with few rows its others into L2.
+  // Weights and norm are constants: a warp requests its first unit before the wait, and with few rows the rest of its slice into L2.
   Unit w;
   const int32_t own = units * warp / kColumnSlices, own_end = units * (warp + 1) / kColumnSlices;
   const int32_t requested = own < own_end ? own : -1;
-  if (requested >= 0) w.request(a, panel, requested, lane);
+  if (requested >= 0) w.request(panel, requested, lane);
   if constexpr (kRows == 1) {
     static_assert(kWarps == kColumnSlices, "a warp has one slice");
-    constexpr int32_t kUnitBytes = Format<T>::group_bytes;
+    constexpr int32_t kUnitBytes = Format<T>::group_bytes, kLineCols = kLine / static_cast<int32_t>(sizeof(float));
     for (int32_t at = (own + 1) * kUnitBytes + lane * kLine; at < own_end * kUnitBytes; at += 32 * kLine) prefetch_l2(panel + at);
+    if (a.norm != nullptr)
+      for (int32_t at = own * kUnitCols + lane * kLineCols; at < min(own_end * kUnitCols, dim); at += 32 * kLineCols)
+        prefetch_l2(a.norm + at);
   }
   grid_wait();
   grid_trigger();
@@ -110,7 +108,13 @@ __device__ __forceinline__ void router_block(const RouterArgs& a) {
 #pragma unroll 1
     for (int32_t unit = units * slice / kColumnSlices; unit < units * (slice + 1) / kColumnSlices; ++unit) {
       const int32_t column = unit * kUnitCols + t * 2;
-      if (unit != requested) w.request(a, panel, unit, lane);
+      if (unit != requested) w.request(panel, unit, lane);
+      Four norm[Unit::kSteps];
+#pragma unroll
+      for (int32_t step = 0; step < Unit::kSteps; ++step) {
+        norm[step] = {{1, 1, 1, 1}};
+        if (a.norm != nullptr) norm[step] = load_columns<whole>(a.norm, column + step * 16, dim);
+      }
 #pragma unroll
       for (int32_t r = 0; r < kRows; ++r) {
         const float* const row = a.x + min(first_row + r, a.rows - 1) * a.x_stride;
@@ -123,7 +127,7 @@ __device__ __forceinline__ void router_block(const RouterArgs& a) {
           const Four low = w.of(step, 0), high = w.of(step, 1);
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
-            const float v = x[step].of[i], normed = v * w.norm[step].of[i];
+            const float v = x[step].of[i], normed = v * norm[step].of[i];
             square[r] = fmaf(v, v, square[r]);
             dot[r][0] = fmaf(normed, low.of[i], dot[r][0]);
             dot[r][1] = fmaf(normed, high.of[i], dot[r][1]);

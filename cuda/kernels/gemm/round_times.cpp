@@ -43,14 +43,14 @@ struct Scratch {
   }
 };
 
-// Two rounds show what the end of one costs the next. kSkinnySingle has memory for the sums of one.
+// Two rounds include the cost of one's end to the next. kSkinnySingle has memory for the sums of one.
 constexpr int32_t rounds_of(RoundKernel kernel) { return kernel == RoundKernel::kSkinnySingle ? 1 : 2; }
 
 constexpr int32_t skinny_form(int32_t type) { return type == kQ4_K || type == kQ5_K ? kSkinnyWithSums : kSkinnySixtyFour; }
 
 // Returns the rows that give each cluster of a kernel rounds_of tiles; 0 if it does not run here.
 int64_t rows_of(RoundKernel kernel, int32_t device, int32_t type, Act act) {
-  const int64_t skinny = int64_t{rounds_of(kernel)} * kSkinnyPanels * kPanelRows, m128 = int64_t{rounds_of(kernel)} * kM128Panels * kPanelRows;
+  const int64_t tiles = rounds_of(kernel), skinny = tiles * kSkinnyPanels * kPanelRows, m128 = tiles * kM128Panels * kPanelRows;
   switch (kernel) {
     case RoundKernel::kSkinny: return skinny / 2 * skinny_wgmma_clusters(device, type, act, skinny_form(type));  // two tiles of tokens
     case RoundKernel::kSkinnySingle: return skinny * skinny_wgmma_clusters(device, type, act, kSkinnySingle);
@@ -88,22 +88,27 @@ cudaError_t measure(const Scratch& scratch, RoundKernel kernel, int32_t device, 
   args.tokens = kTokens;
   args.input_sums = scratch.sums;
   args.summed = true;
+  const int64_t places = kWeightBytes / (bytes * args.count);
+  int64_t place = 0;
+  const auto launch_next = [&] {
+    for (int32_t t = 0; t < args.count; ++t)
+      args.targets[t] = {{type, rows, kCols, scratch.weights + (place % places * args.count + t) * bytes}, nullptr, scratch.out, rows};
+    ++place;
+    return run(kernel, device, args, Stream{stream});
+  };
   float best = 0;
-  for (int32_t i = 0; i <= kTries; ++i) {  // the first is not timed
-    const int64_t places = kWeightBytes / (bytes * args.count);
-    for (int32_t t = 0; t < args.count; ++t) {
-      uint8_t* const weights = scratch.weights + (i % places * args.count + t) * bytes;
-      args.targets[t] = {{type, rows, kCols, weights}, nullptr, scratch.out, rows};
-    }
-    cudaError_t error = cudaEventRecord(scratch.begin, stream);
-    if (error == cudaSuccess) error = run(kernel, device, args, Stream{stream});
+  for (int32_t i = 0; i < kTries; ++i) {
+    // The first launch keeps the device busy while this thread prepares the second, which is timed.
+    cudaError_t error = launch_next();
     if (error == cudaErrorNotSupported) return cudaSuccess;
+    if (error == cudaSuccess) error = cudaEventRecord(scratch.begin, stream);
+    if (error == cudaSuccess) error = launch_next();
     if (error == cudaSuccess) error = cudaEventRecord(scratch.end, stream);
     if (error == cudaSuccess) error = cudaEventSynchronize(scratch.end);
     float ms = 0;
     if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, scratch.begin, scratch.end);
     if (error != cudaSuccess) return error;
-    if (i > 0) best = best == 0 ? ms : std::min(best, ms);
+    best = i == 0 ? ms : std::min(best, ms);
   }
   *round = static_cast<int32_t>(best * 1e6f / rounds_of(kernel));
   return cudaSuccess;

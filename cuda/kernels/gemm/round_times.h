@@ -50,7 +50,7 @@ constexpr bool accept_times(int32_t (&row)[kRoundKernels], const int32_t (&measu
 const RoundTimes& round_times(int32_t device);
 
 // Measures the times of the current device, once in a process; later calls return at once. Takes a few milliseconds and, while
-// it runs, up to 200 MiB of memory. Must come after prepare_gemms, outside of stream capture. If memory or time is lacking the
+// it runs, up to 200 MiB of memory. Must come after prepare_gemms, outside of stream capture. If memory is lacking the
 // device keeps kUnmeasured, and the result is success; an error is one that other calls would meet too.
 cudaError_t measure_round_times(cudaStream_t stream);
 
