@@ -3,7 +3,7 @@
 // Tile      One block computes up to 64 packed rows, token by token, each with the same up to 32 heads, so that tokens and heads share
 //           the loaded keys. Four groups of 16 rows have two warps each (attention/latent_tile.cuh).
 // Keys      are cut into pieces at absolute positions (prefill_piece_of), each with a softmax of its own, and loaded in tiles of 32.
-// Merge     As in prefill_mma_kernel.cuh: a block with a whole tile merges each piece into the rows' results so far, which stay in the workspace
+// Merge     As in prefill attention: a block with a whole tile merges each piece into the rows' results so far, which stay in the workspace
 //           (L2); blocks of a split tile store their pieces there, and merge_latent_pieces merges them with the same functions.
 // Memory    64 queries, two tiles of keys and 64 rows of weights: 152 KB.
 // Test bound: that of decode attention.
