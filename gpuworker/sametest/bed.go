@@ -46,9 +46,13 @@ func (b *bed) model(i int) (engine.Model, error) {
 	return m, m.Seal()
 }
 
-// computed returns the models of [first, end) that the device does not refuse.
+// computed returns the models of [first, end) that the device does not refuse. No engine has a cache
+// of f8 for latents.
 func (b *bed) computed(first, end int) (computed []int, err error) {
 	for i := first; i < end; i++ {
+		if b.cache == engine.F8 && models[i].latent() {
+			continue
+		}
 		m, err := b.device.NewModel(models[i].desc)
 		if errors.Is(err, engine.ErrUnsupported) {
 			continue

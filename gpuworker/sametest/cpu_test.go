@@ -51,15 +51,21 @@ func TestTheCPUEngineAndTheLoopKeepTheirBits(t *testing.T) {
 	}))
 }
 
+func openSim(t *testing.T) engine.Device {
+	t.Helper()
+	dev, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	return dev
+}
+
 func TestTheSimEngineAndTheLoopKeepTheirTokens(t *testing.T) {
-	open := func(t *testing.T) engine.Device {
-		t.Helper()
-		dev, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
-		require.NoError(t, err)
-		return dev
-	}
-	sametest.Run(t, open, chosen(t, sametest.Options{
+	sametest.Run(t, openSim, chosen(t, sametest.Options{
 		Scenarios: 300, Workers: runtime.GOMAXPROCS(0),
 		Demanded: []string{sametest.SawPreempted, sametest.SawCut, sametest.SawRested, sametest.SawStateRead, sametest.SawWindowLeft},
 	}))
+}
+
+// No engine has a cache of f8 for latents, so scenarios of such a cache draw no model with them.
+func TestScenariosOfAnF8CacheDrawNoLatents(t *testing.T) {
+	sametest.Run(t, openSim, chosen(t, sametest.Options{Scenarios: 60, Workers: runtime.GOMAXPROCS(0), Cache: engine.F8}))
 }

@@ -125,6 +125,11 @@ func (m *model) mixes() bool {
 	return slices.ContainsFunc(m.desc.Layers, func(l engine.Layer) bool { return l.MLP.Kind == engine.MLPExperts })
 }
 
+// latent reports whether a layer attends to a latent.
+func (m *model) latent() bool {
+	return slices.ContainsFunc(m.desc.Layers, func(l engine.Layer) bool { return l.Mixer.Kind == engine.MixLatent })
+}
+
 // grouped reports whether loops have a window group.
 func (m *model) grouped() bool { return m.desc.GroupWindow() > 0 && !m.stateful() }
 
