@@ -1,7 +1,7 @@
 // Decode attention over a latent (attention/latent.h): every row by itself, up to 32 of its heads together.
 //
-// Work      As in decode attention: a unit is `span` chunks of kAttentionChunk keys of a row, for one tile of heads. Blocks take equal shares of
-//           all units, and the number of blocks changes no bit.
+// Work      As in decode attention: a unit is `span` chunks of kAttentionChunk keys of a row, for one tile of heads. Blocks take equal
+//           shares of all units, and the number of blocks changes no bit.
 // Tile      16 heads are one group of rows, whose four warps share its keys and dims. More than 16 heads are two groups of two warps each,
 //           so that a key is read for 32 heads. Heads past the tile's are zeros.
 // Chunk     Tiles of 32 keys, with a softmax for each chunk. A block walks over the chunks of an item without a pause.
