@@ -3,7 +3,7 @@
 // end_row: both norms of a row sum in the order of norm_row.cuh, so that the second gives the bits of launch_rms_norm. Moves 12 bytes an
 // element, 14 with out. The kernel is latency if there are few rows: a row is in registers between its norms, and weights are requested
 // into L2 before the wait and into registers before the barrier of the sum that they follow. As loads of device memory before the wait
-// they would hold up the first use of what is loaded after it, and would need more registers. With many rows it is better to have more
+// they would hold up the first use of later loads, and would need more registers. With many rows it is better to have more
 // blocks on an SM, and rows are read again (4 096 rows of 5 376 dims on an H200: 108 to 87 us); so are rows above 8 192 dims, whose
 // threads have fewer registers. Neither changes a bit.
 //
