@@ -101,6 +101,20 @@ func TestLongRecallsTakeSeveralSteps(t *testing.T) {
 	}
 }
 
+func TestLongRecallsKeepTheirRest(t *testing.T) {
+	// The tier is full. The blocks that a sequence needs while it recalls its prefix in parts displace
+	// other content, but not the rest of the prefix.
+	cfg := tiered(Config{BlockBytes: 1, Chunk: 32, moves: 16, Runner: engine.RunnerConfig{KVBlocks: 16}}, Tier{Blocks: 26})
+	l, f := startTier(t, cfg, nil)
+	for seed := range int32(3) {
+		require.Zero(t, runCached(t, l, ask(seed)))
+	}
+	require.Equal(t, 192-16, runCached(t, l, ask(0)), "all but the block that is computed between two parts")
+	stop(l)
+	require.NoError(t, f.broken)
+	require.Positive(t, l.Stats().TierEvictions)
+}
+
 func TestPrefixesWithoutPartsComeWholeOrNotAtAll(t *testing.T) {
 	// The only state, and the only window blocks, are those of the prompt's end. Where a step has
 	// no room for all copies, chunks are as long as ever.

@@ -1,12 +1,16 @@
 package kvcache
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Longer is a prefix that continues a table and that both tiers have together.
 type Longer struct {
 	Tokens                       int // of the table and the prefix
 	Blocks, WindowBlocks, States int // to copy from host memory
 	path                         []int32
+	rest                         []int32 // the nodes after path, if Cut left some
 }
 
 // Copies is the number of copies from host memory.
@@ -35,7 +39,11 @@ func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {
 
 // Cut returns the longest beginning of more, a result of Longer for t, that needs at most `most`
 // copies. Without one the result has the tokens of t.
-func (c *Cache) Cut(t *Table, more Longer, most int) Longer { return c.longest(t, more.path, most) }
+func (c *Cache) Cut(t *Table, more Longer, most int) Longer {
+	part := c.longest(t, more.path, most)
+	part.rest = more.path[len(part.path):]
+	return part
+}
 
 // longest returns the longest beginning of a path after t with which a sequence can start, and that
 // needs at most `most` copies.
@@ -98,8 +106,12 @@ func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 	if !c.fits(t, more) {
 		return 0, false
 	}
-	// Allocating evicts, and evicted content may displace entries, but not the ones needed here.
+	// Allocating evicts, and evicted content may displace entries, but not the ones needed here, nor
+	// those of the rest, which the next part brings. Afterwards all of them are the newest.
 	for _, n := range more.path {
+		c.pin(n)
+	}
+	for _, n := range more.rest {
 		c.pin(n)
 	}
 	first, start := len(t.Blocks), c.firstWindow(more.Tokens)
@@ -141,8 +153,11 @@ func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 		state, _ = c.AllocState() // fits has checked that there is one
 	}
 	c.planIn(t, first, state, more)
-	for i := len(more.path) - 1; i >= 0; i-- {
-		c.unpin(more.path[i])
+	for _, n := range slices.Backward(more.rest) {
+		c.unpin(n)
+	}
+	for _, n := range slices.Backward(more.path) {
+		c.unpin(n)
 	}
 	t.Shared = len(t.Blocks)
 	c.stats.recordRecall(!t.recalled, len(more.path)*c.blockSize)

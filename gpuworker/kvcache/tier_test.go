@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -201,6 +202,36 @@ func TestRecallsInPartsBringTheWhole(t *testing.T) {
 			require.EqualValues(t, recalled, stats.Tokens)
 			s.end(p)
 			s.check()
+		})
+	}
+}
+
+func TestRecallsInPartsKeepTheirRest(t *testing.T) {
+	// The tier is full. The blocks that a sequence needs for the first part of its prefix displace
+	// older content, but not the rest of that prefix.
+	for _, most := range []int{2, 4} {
+		t.Run(fmt.Sprintf("%d copies a step", most), func(t *testing.T) {
+			s := newStage(t, Config{Blocks: 20, BlockSize: 2, Tier: TierConfig{Blocks: 35}})
+			s.run(numbers(0, 33))
+			s.run(numbers(1000, 39))
+			s.run(numbers(2000, 39))
+			require.Equal(t, 35, s.c.TierUsed().Blocks)
+			s.most = most
+			p := s.start(numbers(0, 33), true)
+			recalled := p.computed
+			for p.computed < 32 {
+				s.submit()
+				require.True(t, s.c.Grow(p.table, 33))
+				require.True(t, s.compute(p, 2))
+				s.submit()
+				before := p.computed
+				s.goOn(p)
+				recalled += p.computed - before
+				s.check()
+			}
+			steps := (16 + most) / (most + 1) // each but the last computes a block
+			require.Equal(t, 32-2*(steps-1), recalled)
+			require.Positive(t, s.c.Stats().Tier.Evictions)
 		})
 	}
 }
