@@ -115,6 +115,43 @@ func TestLongRecallsKeepTheirRest(t *testing.T) {
 	require.Positive(t, l.Stats().TierEvictions)
 }
 
+func TestEqualPromptsShareTheirRecalls(t *testing.T) {
+	// Two equal prompts recall their prefix in parts. Each starts with what the other has brought.
+	cfg := tiered(Config{
+		BlockBytes: 1, StateBytes: 1, States: true, StateInterval: 64, Chunk: 512, moves: 16, LeastRecall: 16,
+		Runner: engine.RunnerConfig{KVBlocks: 40, SavedStates: 8},
+	}, Tier{Blocks: 264, States: 60})
+	l, f := startTier(t, cfg, slow)
+	for seed := range int32(6) {
+		require.Zero(t, runCached(t, l, ask(seed)))
+	}
+	_, before := f.computed()
+	require.Equal(t, 160, runCached(t, l, ask(0)))
+	_, alone := f.computed()
+	streams := [2]*Stream{}
+	l.inbox.Lock() // so that both start in one round
+	for i := range streams {
+		r := ask(1)
+		r.Continuations = []Continuation{{}}
+		s := newSequence(l, r, 0)
+		streams[i] = s.stream
+		l.inbox.arrivals = append(l.inbox.arrivals, s)
+		l.counters.waiting.Add(1)
+	}
+	l.inbox.Unlock()
+	l.nudge()
+	for _, s := range streams {
+		tokens, _, _, err := drain(t, s)
+		require.NoError(t, err)
+		require.Equal(t, want(ask(1)), tokens)
+		require.Equal(t, 160, s.Cached())
+	}
+	_, both := f.computed()
+	require.Equal(t, 2*(alone-before), both-alone)
+	stop(l)
+	require.NoError(t, f.broken)
+}
+
 func TestPrefixesWithoutPartsComeWholeOrNotAtAll(t *testing.T) {
 	// The only state, and the only window blocks, are those of the prompt's end. Where a step has
 	// no room for all copies, chunks are as long as ever.

@@ -16,9 +16,10 @@ type Longer struct {
 // Copies is the number of copies from host memory.
 func (m Longer) Copies() int { return m.Blocks + m.WindowBlocks + m.States }
 
-// Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning,
-// and that needs copies from host memory. ok is false without one. The sequence of t may have
-// published more blocks since the match.
+// Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning. ok
+// is false if it is no longer than t. After a match it needs copies from host memory. If the
+// sequence of t has published more blocks since the match, others may have brought all of it to the
+// device.
 func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {
 	if len(c.tier.of[Block].nodeOf) == 0 || t.released {
 		return more, false
@@ -34,7 +35,7 @@ func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {
 		w = c.tree.walkFrom(n)
 	}
 	more = c.longest(t, path, math.MaxInt)
-	return more, more.Copies() > 0
+	return more, more.Tokens > t.Shared*c.blockSize
 }
 
 // Cut returns the longest beginning of more, a result of Longer for t, that needs at most `most`
