@@ -72,9 +72,15 @@ func availableMemory(root fs.FS) (bytes uint64, source string) {
 	if kib, ok := statistic(root, "proc/meminfo", "MemAvailable:"); ok {
 		note(kib<<10, "MemAvailable of /proc/meminfo")
 	}
-	for _, v := range []struct{ controller, mount, limit, used, cache string }{
-		{"", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
-		{"memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+	for _, v := range []struct {
+		controller, mount, limit, used string
+		reclaimable                    []string
+	}{
+		{"", "sys/fs/cgroup", "memory.max", "memory.current", []string{"inactive_file", "active_file", "slab_reclaimable"}},
+		{
+			"memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+			[]string{"total_inactive_file", "total_active_file"},
+		},
 	} {
 		for _, group := range cgroups(root, v.controller) {
 			folder := path.Join(v.mount, group)
@@ -83,10 +89,12 @@ func availableMemory(root fs.FS) (bytes uint64, source string) {
 			if !limited || !ok || limit >= 1<<60 { // version 1 reports no limit like this
 				continue
 			}
-			// The kernel takes back inactive pages of files, such as those of a model that was just
-			// read.
-			reclaimable, _ := statistic(root, path.Join(folder, "memory.stat"), v.cache)
-			used -= min(used, reclaimable)
+			// The kernel reclaims pages of files, such as those of a model that was read, and caches of
+			// its own before it ends a process. Pages that were read twice count as active.
+			for _, name := range v.reclaimable {
+				bytes, _ := statistic(root, path.Join(folder, "memory.stat"), name)
+				used -= min(used, bytes)
+			}
 			note(limit-min(limit, used), "/"+path.Join(folder, v.limit))
 		}
 	}

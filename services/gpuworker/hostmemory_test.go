@@ -36,6 +36,19 @@ func TestAvailableMemoryIsTheLeastLimit(t *testing.T) {
 			"sys/fs/cgroup/memory.max": "8388608\n", "sys/fs/cgroup/memory.current": "3145728\n",
 			"sys/fs/cgroup/memory.stat": "anon 2097152\ninactive_file 1048576\n",
 		}, 6 << 20, "/sys/fs/cgroup/memory.max"},
+		"a container that read a model twice": {map[string]string{
+			"proc/meminfo": meminfo, "sys/fs/cgroup/memory.max": "8388608\n", "sys/fs/cgroup/memory.current": "7340032\n",
+			"sys/fs/cgroup/memory.stat": "anon 1048576\nactive_file 5242880\n",
+		}, 6 << 20, "/sys/fs/cgroup/memory.max"},
+		"a container whose files have many names": {map[string]string{
+			"proc/meminfo": meminfo, "sys/fs/cgroup/memory.max": "8388608\n", "sys/fs/cgroup/memory.current": "7340032\n",
+			"sys/fs/cgroup/memory.stat": "slab_reclaimable 4194304\nslab_unreclaimable 1048576\nslab 5242880\n",
+		}, 5 << 20, "/sys/fs/cgroup/memory.max"},
+		"a container of version 1 that read a model twice": {map[string]string{
+			"proc/meminfo": meminfo, "proc/self/cgroup": "3:memory:/pod\n",
+			"sys/fs/cgroup/memory/pod/memory.limit_in_bytes": "4194304\n", "sys/fs/cgroup/memory/pod/memory.usage_in_bytes": "3145728\n",
+			"sys/fs/cgroup/memory/pod/memory.stat": "active_file 1024\ntotal_active_file 2097152\n",
+		}, 3 << 20, "/sys/fs/cgroup/memory/pod/memory.limit_in_bytes"},
 		"a container without a limit": {map[string]string{
 			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n",
 			"sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/a/memory.current": "3145728\n",
@@ -90,7 +103,7 @@ func TestHostCacheMustFitTheHost(t *testing.T) {
 		"the models of a CPU":            {"20GiB", "", cpu, small, ""},
 		"a byte more than they leave":    {"21474836481", "", cpu, small, "20480MiB"},
 		"swaps that need all of it":      {"1GiB", "64GiB", gpu, small, "0MiB"},
-		"a host that says nothing of it": {"64TiB", "", gpu, nil, ""},
+		"a host that reports nothing": {"64TiB", "", gpu, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := checkHostCache(&config.Config{HostCache: tc.cache, SwapSpace: tc.swap}, tc.info, host(tc.files))
