@@ -20,8 +20,11 @@ import (
 // to the worker's heap, to the buffers of loads, and to the other processes of the host.
 const hostMargin = 16
 
-// hostCacheFits is checkHostCache for this machine.
+// hostCacheFits is checkHostCache for this machine. Without --host-cache it does not use the device.
 func hostCacheFits(cfg *config.Config, device engine.Device) error {
+	if cfg.Cache() <= 0 {
+		return nil
+	}
 	info, err := device.Info()
 	if err != nil {
 		return err
@@ -30,17 +33,20 @@ func hostCacheFits(cfg *config.Config, device engine.Device) error {
 }
 
 // checkHostCache returns a usage error if --host-cache does not fit the host's available memory
-// together with the swap space and, on a CPU, the memory of the models. The host tier takes its
-// memory while the worker serves. Without this check the kernel would end the process then, because
-// Linux grants more memory than it has. root is the file system of the host. A host that does not
-// report its memory is not checked.
+// together with the swap space and, on a CPU, the memory of the models, which is most of it without
+// --memory-limit. The host tier takes its memory while the worker serves. Without this check the
+// kernel would end the process then, because Linux grants more memory than it has. root is the file
+// system of the host. A host that does not report its memory is not checked.
 func checkHostCache(cfg *config.Config, info engine.DeviceInfo, root fs.FS) error {
-	cache, swap, models := cfg.Cache(), cfg.Swap(), uint64(0)
+	cache, swap := cfg.Cache(), cfg.Swap()
 	if swap == 0 {
 		swap = model.DefaultSwapSpace(info)
 	}
+	// On a CPU the models are in the same memory.
+	models, taken, others := uint64(0), "", "--swap-space"
 	if info.Kind == "cpu" {
-		models = info.BytesFree
+		models, others = info.BytesFree, "--swap-space or --memory-limit"
+		taken = fmt.Sprintf(", the models %d (--memory-limit)", models)
 	}
 	available, source := availableMemory(root)
 	if cache <= 0 || source == "" {
@@ -55,9 +61,9 @@ func checkHostCache(cfg *config.Config, info engine.DeviceInfo, root fs.FS) erro
 		return nil
 	}
 	return app.Usage(fmt.Errorf("--host-cache %q: %d bytes of host memory are available (%s); "+
-		"--swap-space may take %d of them, models of the device %d, and %d must stay free: "+
-		"give at most --host-cache=%dMiB, lower the others, or raise the memory of this host or of its container",
-		cfg.HostCache, available, source, max(swap, 0), models, margin, left>>20))
+		"--swap-space may take %d of them%s, and %d must stay free: "+
+		"give at most --host-cache=%dMiB, lower %s, or raise the memory of this host or of its container",
+		cfg.HostCache, available, source, max(swap, 0), taken, margin, left>>20, others))
 }
 
 // availableMemory returns how much more memory the process can take before the kernel ends a

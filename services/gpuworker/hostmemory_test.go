@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"testing"
 	"testing/fstest"
@@ -93,17 +94,17 @@ func TestHostCacheMustFitTheHost(t *testing.T) {
 		files       map[string]string
 		most        string // that the error gives; "": no error
 	}{
-		"no tier":                        {"", "", gpu, small, ""},
-		"a tier of 0":                    {"0", "", gpu, small, ""},
-		"all but the margin and swaps":   {"26GiB", "", gpu, small, ""},
-		"a byte more":                    {"27917287425", "", gpu, small, "26624MiB"},
-		"without swaps":                  {"30GiB", "0", gpu, small, ""},
-		"more than there is":             {"64GiB", "0", gpu, small, "30720MiB"},
-		"more than a container has":      {"16GiB", "1GiB", gpu, container, "14336MiB"},
-		"the models of a CPU":            {"20GiB", "", cpu, small, ""},
-		"a byte more than they leave":    {"21474836481", "", cpu, small, "20480MiB"},
-		"swaps that need all of it":      {"1GiB", "64GiB", gpu, small, "0MiB"},
-		"a host that reports nothing": {"64TiB", "", gpu, nil, ""},
+		"no tier":                      {"", "", gpu, small, ""},
+		"a tier of 0":                  {"0", "", gpu, small, ""},
+		"all but the margin and swaps": {"26GiB", "", gpu, small, ""},
+		"a byte more":                  {"27917287425", "", gpu, small, "26624MiB"},
+		"without swaps":                {"30GiB", "0", gpu, small, ""},
+		"more than there is":           {"64GiB", "0", gpu, small, "30720MiB"},
+		"more than a container has":    {"16GiB", "1GiB", gpu, container, "14336MiB"},
+		"the models of a CPU":          {"20GiB", "", cpu, small, ""},
+		"a byte more than they leave":  {"21474836481", "", cpu, small, "20480MiB"},
+		"swaps that need all of it":    {"1GiB", "64GiB", gpu, small, "0MiB"},
+		"a host that reports nothing":  {"64TiB", "", gpu, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := checkHostCache(&config.Config{HostCache: tc.cache, SwapSpace: tc.swap}, tc.info, host(tc.files))
@@ -114,6 +115,26 @@ func TestHostCacheMustFitTheHost(t *testing.T) {
 			require.ErrorIs(t, err, app.ErrUsage)
 			require.ErrorContains(t, err, "--host-cache \""+tc.cache+"\"")
 			require.ErrorContains(t, err, "give at most --host-cache="+tc.most+",")
+			if tc.info.Kind == "cpu" {
+				require.ErrorContains(t, err, "the models 10737418240 (--memory-limit),")
+				require.ErrorContains(t, err, "lower --swap-space or --memory-limit,")
+			} else {
+				require.NotContains(t, err.Error(), "models")
+				require.ErrorContains(t, err, "lower --swap-space,")
+			}
 		})
 	}
+}
+
+// blindDevice is a device that does not report its memory.
+type blindDevice struct{ engine.Device }
+
+func (blindDevice) Info() (engine.DeviceInfo, error) {
+	return engine.DeviceInfo{}, errors.New("no answer")
+}
+
+func TestHostCacheAloneNeedsTheDevicesMemory(t *testing.T) {
+	require.NoError(t, hostCacheFits(&config.Config{}, blindDevice{}))
+	require.NoError(t, hostCacheFits(&config.Config{HostCache: "0"}, blindDevice{}))
+	require.ErrorContains(t, hostCacheFits(&config.Config{HostCache: "1GiB"}, blindDevice{}), "no answer")
 }
