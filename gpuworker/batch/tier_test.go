@@ -353,7 +353,7 @@ func TestRecallsAndPreemptionsMeet(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, tier of %d", name, tier), func(t *testing.T) {
 				cfg := cfg
 				if tier == 201 {
-					cfg.moves = 12 // many recalls take several steps
+					cfg.moves = 12 // recalls take several steps
 				}
 				cfg.Tier = Tier{Blocks: tier}
 				cfg.Runner.KVBlocks, cfg.Runner.MaxSequences, cfg.Runner.HostBlocks = 30, 6, tier+40
@@ -365,7 +365,7 @@ func TestRecallsAndPreemptionsMeet(t *testing.T) {
 				}
 				cfg.LeastRecall = 1
 				l, f := startTier(t, cfg, slow)
-				rng := rand.New(rand.NewPCG(4, uint64(tier)))
+				rng, sequences := rand.New(rand.NewPCG(4, uint64(tier))), 0
 				for range 12 {
 					var streams [][]*Stream
 					var requests []Request
@@ -375,6 +375,7 @@ func TestRecallsAndPreemptionsMeet(t *testing.T) {
 						streams, requests = append(streams, several(t, l, r, 1+rng.IntN(3))), append(requests, r)
 					}
 					for i := range streams {
+						sequences += len(streams[i])
 						for k, s := range streams[i] {
 							tokens, _, _, err := drain(t, s)
 							require.NoError(t, err)
@@ -388,6 +389,13 @@ func TestRecallsAndPreemptionsMeet(t *testing.T) {
 				stats := l.Stats()
 				require.Positive(t, stats.TierRecalls)
 				require.Positive(t, stats.Preempted)
+				// A slot gets a generation with each sequence that starts there, and with each part of a
+				// recall but the first.
+				parts := -sequences - int(stats.Preempted)
+				for _, n := range l.generations {
+					parts += int(n)
+				}
+				require.Equal(t, cfg.moves > 0, parts > 0, "%d parts after first ones", parts)
 				require.Equal(t, cfg.Runner.KVBlocks, stats.FreeBlocks)
 				require.Equal(t, 40, stats.FreeHostBlocks)
 				require.Equal(t, cfg.Runner.SavedStates, stats.FreeStates)
