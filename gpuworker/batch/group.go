@@ -57,16 +57,23 @@ func (l *Loop) electLeader(s *sequence) {
 		return
 	}
 	at := s.promptLength - 1
-	switch {
-	case !l.cfg.States || at == 0:
-	case s.submitted == at && s.state != 0:
-		l.cache.HoldState(s.state)
-		s.promptState = savedState{tokens: at, id: s.state}
-	case s.submitted == at || l.cfg.Runner.SavedStates == 0:
+	if l.cfg.States && at > 0 && !l.holdPromptState(s) && (s.submitted == at || l.cfg.Runner.SavedStates == 0) {
 		g.alone = true
 		return
 	}
 	g.leader = s
+}
+
+// holdPromptState holds the state with which s starts for the other members of its group. It
+// returns false if they need another one.
+func (l *Loop) holdPromptState(s *sequence) bool {
+	at := s.promptLength - 1
+	if s.submitted != at || s.state == 0 {
+		return false
+	}
+	l.cache.HoldState(s.state)
+	s.promptState = savedState{tokens: at, id: s.state}
+	return true
 }
 
 // countMember counts a member that got its first slot or ended without one.

@@ -121,6 +121,9 @@ func (l *Loop) continueRecall(s *sequence) {
 	l.generations[s.slot]++
 	s.generation, s.fresh = l.generations[s.slot], true
 	s.submitted, s.computed = have, have
+	if s.leads() {
+		l.holdPromptState(s)
+	}
 	l.announce(s)
 	if s.preemptions > 0 {
 		return // only its first start counts

@@ -152,6 +152,37 @@ func TestEqualPromptsShareTheirRecalls(t *testing.T) {
 	require.NoError(t, f.broken)
 }
 
+func TestRecallsShareTheStateOfAPrompt(t *testing.T) {
+	// The state before the last token of a prompt comes back, at once or in parts. The leader of the
+	// group starts with it, and so do the others.
+	for moves, cached := range map[int]int{0: 192, 16: 192 - 2*16} {
+		t.Run(fmt.Sprintf("%d moves", moves), func(t *testing.T) {
+			cfg := tiered(Config{
+				BlockBytes: 1, StateBytes: 1, States: true, StateInterval: 64, Chunk: 512, moves: moves, LeastRecall: 16,
+				Runner: engine.RunnerConfig{KVBlocks: 20, SavedStates: 8},
+			}, Tier{Blocks: 264, States: 60})
+			l, f := startTier(t, cfg, slow)
+			group := func(seed int32) Request { return Request{Prompt: prompt(193, seed), MaxTokens: 4, PromptTopN: -1} }
+			for seed := range int32(4) {
+				require.Zero(t, runCached(t, l, group(seed)))
+			}
+			before := l.Stats().PrefixLookups
+			_, tokens := f.computed()
+			for k, s := range several(t, l, group(0), 4) {
+				got, _, _, err := drain(t, s)
+				require.NoError(t, err)
+				require.Equal(t, wantOf(group(0), k), got)
+				require.Equal(t, cached, s.Cached(), "continuation %d", k)
+			}
+			stop(l)
+			require.NoError(t, f.broken)
+			require.EqualValues(t, 1, l.Stats().PrefixLookups-before, "the leader's")
+			_, after := f.computed()
+			require.Equal(t, 192-cached+4*(1+3), after-tokens)
+		})
+	}
+}
+
 func TestPrefixesWithoutPartsComeWholeOrNotAtAll(t *testing.T) {
 	// The only state, and the only window blocks, are those of the prompt's end. Where a step has
 	// no room for all copies, chunks are as long as ever.
