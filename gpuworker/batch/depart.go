@@ -51,7 +51,9 @@ func (l *Loop) depart(s *sequence) {
 	}
 	l.counters.preempted.Add(1)
 	s.preemptions++
-	if !l.swapOut(s) {
+	// A sequence with more to recall has its content in the host tier, and would not go on from a
+	// copy of its own.
+	if s.recalling || !l.swapOut(s) {
 		l.recordPreemption(Recompute)
 	}
 	l.vacate(s)

@@ -43,6 +43,25 @@ func startTier(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fake
 // ask is a prompt of 200 tokens of its own.
 func ask(seed int32) Request { return Request{Prompt: prompt(200, seed), MaxTokens: 4, PromptTopN: -1} }
 
+// arrive adds requests that start in one round, and returns their streams. before, if it is not
+// nil, gets them before they start.
+func arrive(l *Loop, before func([]*Stream), requests ...Request) (streams []*Stream) {
+	l.inbox.Lock()
+	for _, r := range requests {
+		r.Continuations = []Continuation{{}}
+		s := newSequence(l, r, 0)
+		streams = append(streams, s.stream)
+		l.inbox.arrivals = append(l.inbox.arrivals, s)
+		l.counters.waiting.Add(1)
+	}
+	if before != nil {
+		before(streams)
+	}
+	l.inbox.Unlock()
+	l.nudge()
+	return streams
+}
+
 func TestEvictedPrefixesAreRecalled(t *testing.T) {
 	// A prompt that others displaced from the device is asked again, and its last block is computed.
 	for name, cfg := range tierModels() {
@@ -65,120 +84,6 @@ func TestEvictedPrefixesAreRecalled(t *testing.T) {
 			require.Positive(t, stats.TierOutBytes)
 			require.LessOrEqual(t, stats.TierBytes, stats.TotalTierBytes)
 			require.Zero(t, stats.TotalHostBlocks, "these are of preempted sequences")
-		})
-	}
-}
-
-func TestLongRecallsTakeSeveralSteps(t *testing.T) {
-	// A step has room for six copies, and the prefix needs twelve and more. The sequence computes a
-	// block with each part of them.
-	for _, name := range []string{"blocks", "states"} {
-		t.Run(name, func(t *testing.T) {
-			cfg := tierModels()[name]
-			cfg.moves, cfg.Chunk = 16, 32
-			if cfg.States {
-				cfg.StateInterval, cfg.Runner.SavedStates, cfg.Tier.States, cfg.Runner.HostStates = 64, 4, 30, 30
-			}
-			l, f := startTier(t, cfg, nil)
-			for seed := range int32(3) {
-				require.Zero(t, runCached(t, l, ask(seed)))
-			}
-			for seed := range int32(3) {
-				_, before := f.computed()
-				cached := runCached(t, l, ask(seed))
-				require.GreaterOrEqual(t, cached, 192-5*16, "prompt %d", seed) // less than 64 tokens are not copied
-				require.LessOrEqual(t, cached, 192-16)
-				_, after := f.computed()
-				require.Equal(t, 200-cached+3, after-before, "the rest of the prompt, and three of four tokens")
-			}
-			stop(l)
-			require.NoError(t, f.broken)
-			require.EqualValues(t, 3, l.Stats().TierRecalls)
-			require.EqualValues(t, 3, l.Stats().PrefixHits)
-			require.Equal(t, l.Stats().TierTokens, l.Stats().CachedTokens)
-			require.GreaterOrEqual(t, l.Stats().TierTokens, uint64(3*(192-5*16)))
-		})
-	}
-}
-
-func TestLongRecallsKeepTheirRest(t *testing.T) {
-	// The tier is full. The blocks that a sequence needs while it recalls its prefix in parts displace
-	// other content, but not the rest of the prefix.
-	cfg := tiered(Config{BlockBytes: 1, Chunk: 32, moves: 16, Runner: engine.RunnerConfig{KVBlocks: 16}}, Tier{Blocks: 26})
-	l, f := startTier(t, cfg, nil)
-	for seed := range int32(3) {
-		require.Zero(t, runCached(t, l, ask(seed)))
-	}
-	require.Equal(t, 192-16, runCached(t, l, ask(0)), "all but the block that is computed between two parts")
-	stop(l)
-	require.NoError(t, f.broken)
-	require.Positive(t, l.Stats().TierEvictions)
-}
-
-func TestEqualPromptsShareTheirRecalls(t *testing.T) {
-	// Two equal prompts recall their prefix in parts. Each starts with what the other has brought.
-	cfg := tiered(Config{
-		BlockBytes: 1, StateBytes: 1, States: true, StateInterval: 64, Chunk: 512, moves: 16, LeastRecall: 16,
-		Runner: engine.RunnerConfig{KVBlocks: 40, SavedStates: 8},
-	}, Tier{Blocks: 264, States: 60})
-	l, f := startTier(t, cfg, slow)
-	for seed := range int32(6) {
-		require.Zero(t, runCached(t, l, ask(seed)))
-	}
-	_, before := f.computed()
-	require.Equal(t, 160, runCached(t, l, ask(0)))
-	_, alone := f.computed()
-	streams := [2]*Stream{}
-	l.inbox.Lock() // so that both start in one round
-	for i := range streams {
-		r := ask(1)
-		r.Continuations = []Continuation{{}}
-		s := newSequence(l, r, 0)
-		streams[i] = s.stream
-		l.inbox.arrivals = append(l.inbox.arrivals, s)
-		l.counters.waiting.Add(1)
-	}
-	l.inbox.Unlock()
-	l.nudge()
-	for _, s := range streams {
-		tokens, _, _, err := drain(t, s)
-		require.NoError(t, err)
-		require.Equal(t, want(ask(1)), tokens)
-		require.Equal(t, 160, s.Cached())
-	}
-	_, both := f.computed()
-	require.Equal(t, 2*(alone-before), both-alone)
-	stop(l)
-	require.NoError(t, f.broken)
-}
-
-func TestRecallsShareTheStateOfAPrompt(t *testing.T) {
-	// The state before the last token of a prompt comes back, at once or in parts. The leader of the
-	// group starts with it, and so do the others.
-	for moves, cached := range map[int]int{0: 192, 16: 192 - 2*16} {
-		t.Run(fmt.Sprintf("%d moves", moves), func(t *testing.T) {
-			cfg := tiered(Config{
-				BlockBytes: 1, StateBytes: 1, States: true, StateInterval: 64, Chunk: 512, moves: moves, LeastRecall: 16,
-				Runner: engine.RunnerConfig{KVBlocks: 20, SavedStates: 8},
-			}, Tier{Blocks: 264, States: 60})
-			l, f := startTier(t, cfg, slow)
-			group := func(seed int32) Request { return Request{Prompt: prompt(193, seed), MaxTokens: 4, PromptTopN: -1} }
-			for seed := range int32(4) {
-				require.Zero(t, runCached(t, l, group(seed)))
-			}
-			before := l.Stats().PrefixLookups
-			_, tokens := f.computed()
-			for k, s := range several(t, l, group(0), 4) {
-				got, _, _, err := drain(t, s)
-				require.NoError(t, err)
-				require.Equal(t, wantOf(group(0), k), got)
-				require.Equal(t, cached, s.Cached(), "continuation %d", k)
-			}
-			stop(l)
-			require.NoError(t, f.broken)
-			require.EqualValues(t, 1, l.Stats().PrefixLookups-before, "the leader's")
-			_, after := f.computed()
-			require.Equal(t, 192-cached+4*(1+3), after-tokens)
 		})
 	}
 }
@@ -334,16 +239,8 @@ func TestCancelledRecallsKeepTheirCopies(t *testing.T) {
 			for seed := range int32(3) {
 				require.Zero(t, runCached(t, l, ask(seed)))
 			}
-			l.inbox.Lock() // until the hook has its stream
-			r := ask(0)
-			r.Continuations = []Continuation{{}}
-			s := newSequence(l, r, 0)
-			hook.stream = s.stream
-			l.inbox.arrivals = append(l.inbox.arrivals, s)
-			l.counters.waiting.Add(1)
-			l.inbox.Unlock()
-			l.nudge()
-			_, _, _, err := drain(t, s.stream)
+			s := arrive(l, func(s []*Stream) { hook.stream = s[0] }, ask(0))[0]
+			_, _, _, err := drain(t, s)
 			require.ErrorIs(t, err, ErrCancelled)
 			require.Eventually(t, l.Idle, time.Minute, time.Millisecond)
 			require.EqualValues(t, 1, l.Stats().TierRecalls)
