@@ -92,6 +92,7 @@ func (c *Cache) unclaim(t *Table) {
 	for i := len(t.claims) - 1; i >= 0; i-- {
 		n := t.claims[i]
 		c.tree.nodes[n].claims--
+		c.noteGap(n)
 		c.tree.prune(n)
 	}
 	t.claims = nil

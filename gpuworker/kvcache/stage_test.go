@@ -114,6 +114,9 @@ func (s *stage) goOn(p *play) {
 	}
 	s.recall(p)
 	p.computed = p.table.Shared * s.cfg.BlockSize
+	if len(p.table.claims) > 0 {
+		s.c.Claim(p.table, Root{}, p.ids)
+	}
 }
 
 func (s *stage) hold(state int32) {
@@ -275,6 +278,9 @@ func (s *stage) act(rng *rand.Rand) {
 		s.most = rng.IntN(6)
 	case n == 39 && len(s.live) > 0:
 		s.goOn(s.live[rng.IntN(len(s.live))])
+	case n == 40 && len(s.live) > 0:
+		p := s.live[rng.IntN(len(s.live))]
+		s.c.Claim(p.table, Root{}, p.ids)
 	default:
 		s.submit()
 		s.room, s.most = 1<<20, 1<<20
@@ -284,14 +290,15 @@ func (s *stage) act(rng *rand.Rand) {
 	}
 }
 
-// reachable counts the entries with which a sequence can start once those above them are copied.
+// reachable counts the entries with which a sequence can start once those above them are copied, and
+// the claimed blocks above them are computed.
 func (s *stage) reachable() (n int) {
 	for _, x := range s.c.tree.nodes {
 		if x.stamp == 0 || x.hosted[Block] == none {
 			continue
 		}
 		at := x.parent
-		for at != none && (s.c.tree.nodes[at].block != none || s.c.tree.nodes[at].hosted[Block] != none) {
+		for at != none && (s.c.tree.nodes[at].block != none || s.c.tree.nodes[at].hosted[Block] != none || s.c.tree.nodes[at].claims > 0) {
 			at = s.c.tree.nodes[at].parent
 		}
 		if at == none {

@@ -87,7 +87,7 @@ type tier struct {
 	owed []int32 // by device block: the entry whose content it still has, or none
 	plan func(Copy)
 	room func() bool
-	gap  bool // a node above others lost its content, see dropUnreachable
+	gap  bool // a node above others lost its content or its claim, see dropUnreachable
 }
 
 func newTier(cfg Config) tier {
@@ -230,11 +230,22 @@ func (c *Cache) settle(n int32) {
 			}
 		}
 	}
-	if x.block == none && x.hosted[Block] == none && x.children > 0 && len(c.tier.of[Block].nodeOf) > 0 {
-		c.tier.gap = true
-	}
+	c.noteGap(n)
 	c.rekey(n)
 	c.tree.prune(n)
+}
+
+// noteGap makes dropUnreachable look for entries below a node that lost its content or its claim.
+func (c *Cache) noteGap(n int32) {
+	if x := &c.tree.nodes[n]; !c.reachable(x) && x.children > 0 && len(c.tier.of[Block].nodeOf) > 0 {
+		c.tier.gap = true
+	}
+}
+
+// reachable reports whether a sequence can start with the entries below a node, once it has those
+// above it. If a node is claimed, a sequence computes its content.
+func (c *Cache) reachable(x *node) bool {
+	return x.block != none || x.hosted[Block] != none || x.claims > 0
 }
 
 // dropEntry is loseEntry for content that was to be copied and is lost instead.
@@ -243,9 +254,9 @@ func (c *Cache) dropEntry(kind Kind, e int32) {
 	c.loseEntry(kind, e)
 }
 
-// dropUnreachable frees the entries of nodes below one without content, because no sequence can
-// start with them: their keys would attract requests in vain. It takes a pass over all nodes, but
-// only after a copy of content above others was dropped.
+// dropUnreachable frees the entries of nodes below one with neither content nor a claim, because no
+// sequence can start with them: their keys would attract requests in vain. It takes a pass over all
+// nodes, but only after a copy of content above others was dropped, or a claim there.
 func (c *Cache) dropUnreachable() {
 	if !c.tier.gap {
 		return
@@ -264,7 +275,7 @@ func (c *Cache) dropUnreachable() {
 		}
 		reachable := m == none || states[m].reachable
 		for _, m := range slices.Backward(path) {
-			reachable = reachable && (nodes[m].block != none || nodes[m].hosted[Block] != none)
+			reachable = reachable && c.reachable(&nodes[m])
 			states[m] = state{true, reachable}
 		}
 		if !reachable && nodes[i].hosted[Block] != none {

@@ -145,6 +145,40 @@ func TestLostContentWithdrawsLongerKeys(t *testing.T) {
 	}
 }
 
+func TestClaimsKeepTheEntriesBelow(t *testing.T) {
+	// The beginning of a prefix is lost while a sequence is to compute it. That sequence goes on with
+	// the copies of the end. If it ends before, the copies leave the tier.
+	for name, computes := range map[string]bool{"computed": true, "given up": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, Config{Blocks: 4, BlockSize: 2, Tier: TierConfig{Blocks: 8}})
+			s.run(numbers(0, 8))
+			other := s.start(numbers(100, 8), true)
+			require.True(t, s.c.Grow(other.table, 8))
+			require.True(t, s.compute(other, 4))
+			s.submit()
+			p := s.start(numbers(0, 9), false)
+			s.c.Claim(p.table, Root{}, p.ids)
+			require.True(t, s.compute(other, 4))
+			s.refuse()
+			require.False(t, s.c.tier.gap, "no entry is unreachable")
+			s.c.Changes()
+			require.Equal(t, 2, s.c.TierUsed().Blocks)
+			s.end(other)
+			if computes {
+				require.True(t, s.compute(p, 4))
+				s.submit()
+				s.goOn(p)
+				require.Equal(t, 8, p.computed)
+			} else {
+				s.end(p)
+				s.c.Changes()
+				require.Zero(t, s.c.TierUsed())
+			}
+			s.check()
+		})
+	}
+}
+
 func TestDroppedWindowBlocksAndStatesAreCounted(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"windows": {Blocks: 9, BlockSize: 2, Window: 3, WindowBlocks: 4, Tier: TierConfig{Blocks: 12, WindowBlocks: 7}},
