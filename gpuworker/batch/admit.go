@@ -170,7 +170,7 @@ func (l *Loop) recordStart(s *sequence, found int, fromGroup bool, now time.Time
 	cached := min(found, s.promptLength)
 	if !fromGroup && s.caches() {
 		l.counters.lookups.Add(1)
-		if cached > 0 {
+		if s.hit = cached > 0; s.hit {
 			l.counters.hits.Add(1)
 			l.counters.cachedTokens.Add(uint64(cached))
 		}

@@ -113,6 +113,25 @@ func TestRecallsShareTheStateOfAPrompt(t *testing.T) {
 	}
 }
 
+func TestMembersReportTheirLeadersHit(t *testing.T) {
+	// No state of the prompt could be saved, and so a member recalls it in parts after its leader. It
+	// reports the hit of the leader, and the counters have its own.
+	cfg := tiered(Config{BlockBytes: 1, Chunk: 32, moves: 16, Runner: engine.RunnerConfig{KVBlocks: 16}}, Tier{Blocks: 64})
+	l, f := startTier(t, cfg, nil)
+	for seed := range int32(3) {
+		require.Zero(t, runCached(t, l, ask(seed)))
+	}
+	group := &sequenceGroup{pending: 1, cached: 160, alone: true, started: true}
+	s := arrive(l, func(s *sequence) { s.group = group }, ask(0))[0]
+	_, _, _, err := drain(t, s)
+	require.NoError(t, err)
+	require.Equal(t, 160, s.Cached())
+	stop(l)
+	require.NoError(t, f.broken)
+	require.EqualValues(t, 1, l.Stats().PrefixHits)
+	require.EqualValues(t, 192-16, l.Stats().CachedTokens)
+}
+
 // outranker submits a request of higher priority when a sequence gets its slot.
 type outranker struct {
 	recorder

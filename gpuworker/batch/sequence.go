@@ -58,6 +58,7 @@ type sequence struct {
 	// left is how far cached blocks went on beyond the state, or the window blocks, with which it
 	// started; 0: no further.
 	left      int
+	hit       bool // it counts as a prefix hit
 	recalling bool // it has more to recall when its step in flight has ended, see continueRecalls
 	inFlight  int  // steps in flight that contain it
 

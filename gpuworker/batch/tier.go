@@ -130,10 +130,15 @@ func (l *Loop) continueRecall(s *sequence) {
 	}
 	if saved := min(have, s.promptLength) - before; saved > 0 {
 		l.counters.cachedTokens.Add(uint64(saved))
-		if s.stream.cached.Add(int64(saved)) == int64(saved) {
+		if !s.hit {
+			s.hit = true
 			l.counters.hits.Add(1)
 		}
-		if g := s.group; g != nil && g.leader == s {
+		switch g := s.group; {
+		case g == nil:
+			s.stream.cached.Add(int64(saved))
+		case g.leader == s: // the others report what their leader found
+			s.stream.cached.Add(int64(saved))
 			g.cached += saved
 		}
 	}

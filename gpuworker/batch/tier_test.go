@@ -44,8 +44,8 @@ func startTier(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fake
 func ask(seed int32) Request { return Request{Prompt: prompt(200, seed), MaxTokens: 4, PromptTopN: -1} }
 
 // arrive adds requests that start in one round, and returns their streams. before, if it is not
-// nil, gets them before they start.
-func arrive(l *Loop, before func([]*Stream), requests ...Request) (streams []*Stream) {
+// nil, gets each sequence before it starts.
+func arrive(l *Loop, before func(*sequence), requests ...Request) (streams []*Stream) {
 	l.inbox.Lock()
 	for _, r := range requests {
 		r.Continuations = []Continuation{{}}
@@ -53,9 +53,9 @@ func arrive(l *Loop, before func([]*Stream), requests ...Request) (streams []*St
 		streams = append(streams, s.stream)
 		l.inbox.arrivals = append(l.inbox.arrivals, s)
 		l.counters.waiting.Add(1)
-	}
-	if before != nil {
-		before(streams)
+		if before != nil {
+			before(s)
+		}
 	}
 	l.inbox.Unlock()
 	l.nudge()
@@ -239,7 +239,7 @@ func TestCancelledRecallsKeepTheirCopies(t *testing.T) {
 			for seed := range int32(3) {
 				require.Zero(t, runCached(t, l, ask(seed)))
 			}
-			s := arrive(l, func(s []*Stream) { hook.stream = s[0] }, ask(0))[0]
+			s := arrive(l, func(s *sequence) { hook.stream = s.stream }, ask(0))[0]
 			_, _, _, err := drain(t, s)
 			require.ErrorIs(t, err, ErrCancelled)
 			require.Eventually(t, l.Idle, time.Minute, time.Millisecond)
