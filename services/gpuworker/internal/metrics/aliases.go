@@ -32,7 +32,7 @@ const (
 var vllm = []alias{
 	same("vllm:num_requests_running", monitor.Gauge, "millrace_running_sequences"),
 	same("vllm:num_requests_waiting", monitor.Gauge, "millrace_waiting_sequences"),
-	{about("vllm:kv_cache_usage_perc", monitor.Gauge, "The share of `millrace_kv_blocks` that is held, 0 to 1."), usage},
+	{about("vllm:kv_cache_usage_perc", monitor.Gauge, "The share of `millrace_kv_blocks` that is held, or of `millrace_window_blocks` if that is larger, 0 to 1."), usage},
 	same("vllm:prompt_tokens_total", monitor.Counter, "millrace_admitted_prompt_tokens_total"),
 	same("vllm:generation_tokens_total", monitor.Counter, "millrace_generated_tokens_total"),
 	same("vllm:prefix_cache_queries_total", monitor.Counter, "millrace_admitted_prompt_tokens_total"),
@@ -86,10 +86,11 @@ func valueOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// blocks returns the KV blocks of each model, all and held, with the models in the order of names.
-func blocks(f families) (models []string, all, held map[string]float64) {
+// blocks returns the KV blocks of each model in a metric of them, all and held, with the models in
+// the order of names.
+func blocks(f families, metric string) (models []string, all, held map[string]float64) {
 	all, held = map[string]float64{}, map[string]float64{}
-	for _, m := range f["millrace_kv_blocks"].GetMetric() {
+	for _, m := range f[metric].GetMetric() {
 		name := nameOf(m)
 		if _, known := all[name]; !known {
 			models = append(models, name)
@@ -103,12 +104,11 @@ func blocks(f families) (models []string, all, held map[string]float64) {
 }
 
 func usage(f families) (series []*dto.Metric) {
-	models, all, held := blocks(f)
+	models, all, held := blocks(f, "millrace_kv_blocks")
+	_, windows, heldWindows := blocks(f, "millrace_window_blocks")
 	for _, name := range models {
-		share := 0.0
-		if all[name] > 0 {
-			share = held[name] / all[name]
-		}
+		// A model has no room if one of its groups has none. A group may have no blocks.
+		share := max(held[name]/max(all[name], 1), heldWindows[name]/max(windows[name], 1))
 		series = append(series, labelled(&dto.Metric{Gauge: &dto.Gauge{Value: &share}}, name))
 	}
 	return series
@@ -119,7 +119,7 @@ func cacheConfig(f families) (series []*dto.Metric) {
 	for _, m := range f["millrace_kv_block_tokens"].GetMetric() {
 		size[nameOf(m)] = m.GetGauge().GetValue()
 	}
-	models, all, _ := blocks(f)
+	models, all, _ := blocks(f, "millrace_kv_blocks")
 	for _, name := range models {
 		series = append(series, labelled(&dto.Metric{Gauge: &dto.Gauge{Value: proto.Float64(1)}}, name,
 			label("block_size", strconv.Itoa(int(size[name]))), label("num_gpu_blocks", strconv.Itoa(int(all[name])))))

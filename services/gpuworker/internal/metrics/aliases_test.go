@@ -32,11 +32,12 @@ func aliasesOf(t *testing.T, r *rig) map[string]float64 {
 
 func TestAliasesSayTheSame(t *testing.T) {
 	r := newRig()
-	a, empty := serving("a"), serving("b")
+	a, empty, full := serving("a"), serving("b"), serving("c")
 	a.Runner = engine.RunnerConfig{BlockSize: 16}
 	a.Steps.Running, a.Steps.Waiting, a.Steps.FreeBlocks, a.Steps.CachedBlocks, a.Steps.TotalBlocks = 3, 4, 60, 20, 80
 	a.Steps.GeneratedTokens, a.Steps.CachedTokens = 5, 6
-	r.models = []model.Status{a, empty}
+	full.Steps.FreeBlocks, full.Steps.TotalBlocks, full.Steps.FreeWindowBlocks, full.Steps.TotalWindowBlocks = 60, 80, 2, 8
+	r.models = []model.Status{a, empty, full}
 	o := r.loopObserver("a")
 	r.loopObserver("b")
 	o.Admitted(time.Second, 100, 48)
@@ -50,8 +51,8 @@ func TestAliasesSayTheSame(t *testing.T) {
 	const of = " engine=0 model_name=a"
 	want := map[string]float64{
 		"vllm:num_requests_running" + of: 3, "vllm:num_requests_waiting" + of: 4, "vllm:kv_cache_usage_perc" + of: .25,
-		"vllm:kv_cache_usage_perc engine=0 model_name=b": 0,
-		"vllm:prompt_tokens_total" + of:                  100, "vllm:generation_tokens_total" + of: 5,
+		"vllm:kv_cache_usage_perc engine=0 model_name=b": 0, "vllm:kv_cache_usage_perc engine=0 model_name=c": .75,
+		"vllm:prompt_tokens_total" + of: 100, "vllm:generation_tokens_total" + of: 5,
 		"vllm:prefix_cache_queries_total" + of: 100, "vllm:prefix_cache_hits_total" + of: 6, "vllm:num_preemptions_total" + of: 2,
 		"vllm:request_success_total engine=0 finished_reason=length model_name=a": 1,
 		"vllm:request_success_total engine=0 finished_reason=stop model_name=a":   0,
