@@ -180,8 +180,8 @@ func (g describer) share(m *engine.Mixer, d *engine.ModelDesc, n int) {
 const descriptionsVariable = "MILLRACE_DESCRIPTIONS"
 
 // testDescriptions compares random descriptions with the reference, at once, in chunks and by
-// decode kernels. Several GPUs may refuse blocks and shapes by name. The other engines compute every
-// block.
+// decode kernels. A GPU may refuse blocks and shapes by name (mayRefuse). The other engines compute
+// every block.
 func testDescriptions(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	dev := open(t, opener)
 	count := 40
