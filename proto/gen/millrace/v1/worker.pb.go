@@ -1216,7 +1216,8 @@ type LoadStatus struct {
 	Waiting uint32 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Prompt tokens not computed yet, of running and waiting.
 	WaitingPrefillTokens uint64 `protobuf:"varint,3,opt,name=waiting_prefill_tokens,json=waitingPrefillTokens,proto3" json:"waiting_prefill_tokens,omitempty"`
-	// KV blocks free over all models.
+	// KV blocks free over all models. Of a model with a window group they are the free share of its fuller group, times the blocks of the
+	// first one.
 	FreeBlocks uint64 `protobuf:"varint,4,opt,name=free_blocks,json=freeBlocks,proto3" json:"free_blocks,omitempty"`
 	// KV blocks in all.
 	TotalBlocks uint64 `protobuf:"varint,5,opt,name=total_blocks,json=totalBlocks,proto3" json:"total_blocks,omitempty"`
@@ -1427,7 +1428,8 @@ type ModelLoad struct {
 	Waiting uint32 `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Prompt tokens not computed yet, of running and waiting.
 	WaitingPrefillTokens uint64 `protobuf:"varint,4,opt,name=waiting_prefill_tokens,json=waitingPrefillTokens,proto3" json:"waiting_prefill_tokens,omitempty"`
-	// KV blocks free, those with cached prefixes included.
+	// KV blocks that the next prompt can have, those with cached prefixes included. If the window group has too few free ones for a
+	// sequence of any length, they are fewer than the free blocks of the first group.
 	FreeBlocks uint64 `protobuf:"varint,5,opt,name=free_blocks,json=freeBlocks,proto3" json:"free_blocks,omitempty"`
 	// Tokens generated a second, over the last seconds.
 	TokensPerSecond float64 `protobuf:"fixed64,6,opt,name=tokens_per_second,json=tokensPerSecond,proto3" json:"tokens_per_second,omitempty"`

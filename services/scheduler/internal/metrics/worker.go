@@ -53,7 +53,8 @@ var workerReadings = []monitor.Reading[*fleet.Member]{
 		Read: func(m *fleet.Member) float64 { return float64(len(m.Report.GetModels())) }},
 }
 
-const helpBlocks = "KV blocks of all its models by state; free ones may hold prefixes that are given up when others need them."
+const helpBlocks = "KV blocks of all its models by state, of a model with a window group scaled by its fuller group; " +
+	"free ones may hold prefixes that are given up when others need them."
 
 // serves reports whether a worker in this state accepts requests.
 func serves(s pb.WorkerState) bool {
