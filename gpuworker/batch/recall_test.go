@@ -44,8 +44,8 @@ func TestLongRecallsTakeSeveralSteps(t *testing.T) {
 }
 
 func TestLongRecallsKeepTheirRest(t *testing.T) {
-	// The tier is full. The blocks that a sequence needs while it recalls its prefix in parts displace
-	// other content, but not the rest of the prefix.
+	// The tier is full. The blocks that a sequence needs while it recalls its prefix in parts
+	// displace other content, but not the rest of the prefix.
 	cfg := tiered(Config{BlockBytes: 1, Chunk: 32, moves: 16, Runner: engine.RunnerConfig{KVBlocks: 16}}, Tier{Blocks: 26})
 	l, f := startTier(t, cfg, nil)
 	for seed := range int32(3) {
@@ -83,8 +83,8 @@ func TestEqualPromptsShareTheirRecalls(t *testing.T) {
 }
 
 func TestRecallsShareTheStateOfAPrompt(t *testing.T) {
-	// The state before the last token of a prompt comes back, at once or in parts. The leader of the
-	// group starts with it, and so do the others.
+	// The state before the last token of a prompt comes back, at once or in parts. The leader of
+	// the group starts with it, and so do the others.
 	for moves, cached := range map[int]int{0: 192, 16: 192 - 2*16} {
 		t.Run(fmt.Sprintf("%d moves", moves), func(t *testing.T) {
 			cfg := tiered(Config{
@@ -114,8 +114,8 @@ func TestRecallsShareTheStateOfAPrompt(t *testing.T) {
 }
 
 func TestMembersReportTheirLeadersHit(t *testing.T) {
-	// No state of the prompt could be saved, and so a member recalls it in parts after its leader. It
-	// reports the hit of the leader, and the counters have its own.
+	// No state of the prompt could be saved, and so a member recalls it in parts after its leader.
+	// It reports the hit of the leader, and the counters have its own.
 	cfg := tiered(Config{BlockBytes: 1, Chunk: 32, moves: 16, Runner: engine.RunnerConfig{KVBlocks: 16}}, Tier{Blocks: 64})
 	l, f := startTier(t, cfg, nil)
 	for seed := range int32(3) {

@@ -107,8 +107,8 @@ func (c *Cache) Recall(t *Table, more Longer) (state int32, ok bool) {
 	if !c.fits(t, more) {
 		return 0, false
 	}
-	// Allocating evicts, and evicted content may displace entries, but not the ones needed here, nor
-	// those of the rest, which the next part brings. Afterwards all of them are the newest.
+	// Allocating evicts, and evicted content may displace entries, but not the ones needed here,
+	// nor those of the rest, which the next part brings. Afterwards all of them are the newest.
 	for _, n := range more.path {
 		c.pin(n)
 	}

@@ -290,8 +290,8 @@ func (s *stage) act(rng *rand.Rand) {
 	}
 }
 
-// reachable counts the entries with which a sequence can start once those above them are copied, and
-// the claimed blocks above them are computed.
+// reachable counts the entries with which a sequence can start once those above them are copied,
+// and the claimed blocks above them are computed.
 func (s *stage) reachable() (n int) {
 	for _, x := range s.c.tree.nodes {
 		if x.stamp == 0 || x.hosted[Block] == none {

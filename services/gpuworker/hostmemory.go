@@ -20,7 +20,7 @@ import (
 // to the worker's heap, to the buffers of loads, and to the other processes of the host.
 const hostMargin = 16
 
-// hostCacheFits is checkHostCache for this machine. Without --host-cache it does not use the device.
+// hostCacheFits is checkHostCache for this machine. Without --host-cache it does not read the device.
 func hostCacheFits(cfg *config.Config, device engine.Device) error {
 	if cfg.Cache() <= 0 {
 		return nil
