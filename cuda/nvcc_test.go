@@ -22,7 +22,7 @@ var readers = map[string][]string{
 func TestNvccReadsEverySource(t *testing.T) {
 	nvcc := needNvcc(t)
 	compiled, checked := instances(t)
-	sources := append(compiled, found(t, "kernels/*.cu", "kernels/*/*.cu", "src/*.cu", "src/*.cpp", "src/*/*.cpp")...)
+	sources := slices.Concat(compiled, found(t, "kernels/*.cu", "kernels/*/*.cu", "src/*.cu", "src/*.cpp", "src/*/*.cpp"))
 	readAll(t, nvcc, sources, "-DMILLRACE_SOURCES=\"none\"")
 	readAll(t, nvcc, checked, "-Xcicc", "-lto") // not as far as PTX, but to LLVM's representation
 }
