@@ -56,10 +56,11 @@ func start(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fakeRunn
 // ends has the context of each loop that start started.
 var ends sync.Map
 
-// stop ends a loop that start started before its test ends.
+// stop ends a loop that start started before its test ends, and waits until it has ended.
 func stop(l *Loop) {
 	end, _ := ends.Load(l)
 	end.(context.CancelCauseFunc)(errOver)
+	<-l.done
 }
 
 func prompt(n int, seed int32) []int32 {
