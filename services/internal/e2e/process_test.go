@@ -126,18 +126,24 @@ func (p *process) resident(t *testing.T) int64 {
 	t.Helper()
 	least := int64(0)
 	for range 8 {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-		require.NoError(t, err)
-		found := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
-		require.NotNil(t, found)
-		kib, err := strconv.ParseInt(string(found[1]), 10, 64)
-		require.NoError(t, err)
-		if least == 0 || kib<<10 < least {
-			least = kib << 10
+		if now := p.memory(t, "VmRSS"); least == 0 || now < least {
+			least = now
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	return least
+}
+
+// memory returns the bytes of a field of its status: VmRSS is resident, VmHWM the most that was.
+func (p *process) memory(t *testing.T, field string) int64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	require.NoError(t, err)
+	found := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(status)
+	require.NotNil(t, found)
+	kib, err := strconv.ParseInt(string(found[1]), 10, 64)
+	require.NoError(t, err)
+	return kib << 10
 }
 
 // descriptors returns the number of its open files and sockets.
