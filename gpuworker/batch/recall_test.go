@@ -58,7 +58,7 @@ func TestLongRecallsKeepTheirRest(t *testing.T) {
 }
 
 func TestEqualPromptsShareTheirRecalls(t *testing.T) {
-	// Two equal prompts recall their prefix in parts. Each starts with what the other has brought.
+	// Two equal prompts recall their prefix in parts. Each reuses the blocks that the other copied to the device.
 	cfg := tiered(Config{
 		BlockBytes: 1, StateBytes: 1, States: true, StateInterval: 64, Chunk: 512, moves: 16, LeastRecall: 16,
 		Runner: engine.RunnerConfig{KVBlocks: 40, SavedStates: 8},

@@ -17,7 +17,7 @@ type Longer struct {
 func (m Longer) Copies() int { return m.Blocks + m.WindowBlocks + m.States }
 
 // Longer returns the longest prefix of ids of which t, as a match returned it, is the beginning. ok
-// is false if it is no longer than t. After a match it needs copies from host memory. If the
+// is false unless it is longer than t. After a match it needs copies from host memory. If the
 // sequence of t has published more blocks since the match, others may have brought all of it to the
 // device.
 func (c *Cache) Longer(t *Table, r Root, ids []int32) (more Longer, ok bool) {

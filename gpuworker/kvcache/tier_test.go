@@ -220,16 +220,7 @@ func TestRecallsInPartsBringTheWhole(t *testing.T) {
 			p := s.start(numbers(0, 15), true)
 			require.Positive(t, p.computed)
 			recalled := p.computed
-			for p.computed < 14 {
-				s.submit()
-				require.True(t, s.c.Grow(p.table, 15))
-				require.True(t, s.compute(p, 2))
-				s.submit()
-				before := p.computed
-				s.goOn(p)
-				recalled += p.computed - before
-				s.check()
-			}
+			recalled += s.recallTo(p, 14)
 			require.GreaterOrEqual(t, recalled, 10, "of 14")
 			stats := s.c.Stats().Tier
 			require.EqualValues(t, 1, stats.Recalls)
@@ -238,6 +229,23 @@ func TestRecallsInPartsBringTheWhole(t *testing.T) {
 			s.check()
 		})
 	}
+}
+
+// recallTo computes a block and goes on with the recall in turn, until `end` tokens are there. It
+// returns how many were recalled.
+func (s *stage) recallTo(p *play, end int) (recalled int) {
+	s.t.Helper()
+	for p.computed < end {
+		s.submit()
+		require.True(s.t, s.c.Grow(p.table, end+1))
+		require.True(s.t, s.compute(p, 2))
+		s.submit()
+		before := p.computed
+		s.goOn(p)
+		recalled += p.computed - before
+		s.check()
+	}
+	return recalled
 }
 
 func TestRecallsInPartsKeepTheirRest(t *testing.T) {
@@ -253,16 +261,7 @@ func TestRecallsInPartsKeepTheirRest(t *testing.T) {
 			s.most = most
 			p := s.start(numbers(0, 33), true)
 			recalled := p.computed
-			for p.computed < 32 {
-				s.submit()
-				require.True(t, s.c.Grow(p.table, 33))
-				require.True(t, s.compute(p, 2))
-				s.submit()
-				before := p.computed
-				s.goOn(p)
-				recalled += p.computed - before
-				s.check()
-			}
+			recalled += s.recallTo(p, 32)
 			steps := (16 + most) / (most + 1) // each but the last computes a block
 			require.Equal(t, 32-2*(steps-1), recalled)
 			require.Positive(t, s.c.Stats().Tier.Evictions)

@@ -45,7 +45,7 @@ constexpr int32_t kFewRows = 16;
 template <int kDim>
 constexpr int kDeep = kDim <= 32 ? 1 : kDim <= 128 ? 4 : kDim <= 256 ? 2 : 1;
 constexpr int kShallow = 1;
-// Heads of few models, whose rows beyond kFewRows have no kernels besides those for a window or a cap.
+// Widths of few models: more than kFewRows rows run the kernel for a window or a cap.
 template <int kDim>
 constexpr bool kRareDim = kDim == 32 || kDim == 80;
 template <int kDim, int kTogether>

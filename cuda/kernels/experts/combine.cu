@@ -67,7 +67,7 @@ __device__ __forceinline__ float shared_weight(const CombineArgs& a, const float
   return 1.0f / (1.0f + exp_f32(-(block_sum(dot, scratch) * factor)));
 }
 
-// Returns the sums of some elements over a row's experts. Without ids there is no bias.
+// Returns the sums of some elements over a row's experts. A bias needs ids.
 template <bool apart>
 __device__ __forceinline__ void sum_experts(const CombineArgs& a, const Columns<apart>& at, const int32_t* ids, const float* weights,
                                             const float* y, float (&sums)[kCount]) {

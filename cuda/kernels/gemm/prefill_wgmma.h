@@ -82,7 +82,7 @@ __host__ __device__ constexpr int32_t prefill_plane(const WeightFormat& format, 
   return i == 0 ? format.quants : i == 1 ? format.high : i == 2 ? format.scales : format.header;
 }
 
-// Instantiated once for each type, see instances/. Null if there is no such form, or no machine code for sm_90a.
+// Instantiated once for each type, see instances/. Null if the type lacks the form, or without machine code for sm_90a.
 template <int32_t T>
 WgmmaKernel prefill_wgmma_kernel(Act act, int32_t form);
 
