@@ -50,10 +50,13 @@ sanitizer() {
   command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
   # Small shapes of every type; the other GEMM tests are large.
   local name change few='--gtest_filter=All/Gemm.KeepsANaN*:All/Gemm.JoinsGate*BF16*:All/Gemm.AddsBias*Q4_K*'
+  local grouped='--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*:*/NVFP4_f16*'
   # Start the longest ones first.
   if build_portable; then
     sanitize racecheck 'portable tiles of a few tokens' "$portable_build/cuda_gemm_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
     sanitize racecheck 'portable GEMMs' "$portable_build/cuda_gemm_test" "$few"
+    # Hopper multiplies experts with several pairs as the GEMMs of Hopper below.
+    sanitize racecheck 'portable grouped GEMMs' "$portable_build/cuda_experts_gemm_test" "$grouped"
   fi
   # Memory that is not freed by the end of the program is an error; a refusal that a test provokes is not. Tests that
   # measure how much of the device is free need it alone, so they run only in the stage tests.
@@ -65,10 +68,7 @@ sanitizer() {
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
-  change='--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*:*/NVFP4_f16*'
-  sanitize memcheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$change"
-  # Experts with many pairs are multiplied as by the GEMMs of Hopper below.
-  sanitize racecheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$change-*AmongAnyOthers*_prefill:*TilesOfAnySize*_prefill"
+  sanitize memcheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$grouped"
   # Two tests choose other candidates under the tool than without it: see cuda/kernels/README.md.
   change='*AtTheBordersOfParts:*ThatBinsSplitBadly'
   for name in racecheck memcheck; do

@@ -52,7 +52,7 @@ portable() {
 build_portable() {
   [[ $portable_build != "$out" ]] || return 0
   configured "$portable_build" 90 -DMILLRACE_CUDA_TESTS=ON >"$work/portable-build.log" 2>&1 &&
-    cmake --build "$portable_build" --target cuda_gemm_test cuda_gemm_tiles_test cuda_attention_prefill_test \
+    cmake --build "$portable_build" --target cuda_gemm_test cuda_gemm_tiles_test cuda_experts_gemm_test cuda_attention_prefill_test \
       >>"$work/portable-build.log" 2>&1 && return
   row FAIL portable "build for 90: see $work/portable-build.log"
   return 1

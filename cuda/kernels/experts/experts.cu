@@ -32,6 +32,7 @@ GemvKernel find_kernel(int32_t type_index, Act act, GroupedForm form) {
       case GroupedForm::kFew:
       case GroupedForm::kFewOne: return few_rows_kernel<type>(act, form);
       case GroupedForm::kSeveral: return several_rows_kernel<type>(act);
+      case GroupedForm::kSeveralWgmma: return several_rows_wgmma_kernel<type>(act);
       case GroupedForm::kMany: return many_rows_kernel<type>(act);
       case GroupedForm::kManyWgmma: return many_rows_wgmma_kernel<type>(act);
       default: return one_row_kernel<type>(act, form);
@@ -135,52 +136,65 @@ cudaError_t prepare_expert_gemms() {
 }
 
 int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
-  if (kind == GemmClass::kDecode) return pairs < experts ? kLeastExpertTile : kMostExpertTile;
   const PreparedDevice* const kernels = current_kernels();
-  constexpr int32_t f16 = static_cast<int32_t>(Act::kF16), form = static_cast<int32_t>(GroupedForm::kManyWgmma);
-  const bool by_wgmma = kernels != nullptr && kernels->of[weight_format_index(kQ8_0)][f16][form].tiles_at_once > 0;
-  return by_wgmma && pairs / experts >= kLeastWgmmaPairs ? kManyWgmmaTile : kManyTile;
+  const auto runs = [&](GroupedForm form) {
+    constexpr int32_t f16 = static_cast<int32_t>(Act::kF16);
+    return kernels != nullptr && kernels->of[weight_format_index(kQ8_0)][f16][static_cast<int32_t>(form)].tiles_at_once > 0;
+  };
+  const int32_t average = pairs / experts;
+  if (kind == GemmClass::kPrefill) return average >= kLeastWgmmaPairs && runs(GroupedForm::kManyWgmma) ? kManyWgmmaTile : kManyTile;
+  if (average >= kLeastDecodeWgmmaPairs && runs(GroupedForm::kSeveralWgmma)) return kDecodeWgmmaTile;
+  return average < 1 ? kLeastExpertTile : kMostExpertTile;
+}
+
+cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, const Stream& on) {
+  if (!valid(args)) return cudaErrorInvalidValue;
+  if (args.pairs == 0) return cudaSuccess;
+  if (current_kernels() == nullptr) return cudaErrorInitializationError;
+  const PreparedGrouped& k = *kernel_of(args, form);
+  if (k.tiles_at_once == 0) return cudaErrorNotSupported;
+  GroupedParams p = grouped_params(args);
+  void* arguments[] = {&p};
+  if (form == GroupedForm::kMany) {
+    p.parts = many_rows_parts(args);
+    const dim3 grid = many_rows_grid(args, k.kernel.panels / args.count);
+    return grid.y > 65535 ? cudaErrorInvalidValue : launch_kernel(k, grid, k.shared_bytes, arguments, on);
+  }
+  const bool divides = form == GroupedForm::kFew || form == GroupedForm::kFewOne;
+  if (args.tile > k.kernel.tokens && !divides) return cudaErrorNotSupported;
+  // The tiles of a single row have one pair.
+  if (divides && args.rows > 1) p.parts = std::max(1, args.tile / k.kernel.tokens);
+  const int64_t items = decode_items(args, p.parts, k.kernel.panels / args.count);
+  const bool counts = form == GroupedForm::kSeveralWgmma || form == GroupedForm::kManyWgmma;
+  if (items > INT32_MAX / 2 || (counts && args.plan.done == nullptr)) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, k.tiles_at_once)));
+  return launch_kernel(k, grid, k.shared_bytes, arguments, on);
 }
 
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
   if (args.pairs == 0) return cudaSuccess;
   if (current_kernels() == nullptr) return cudaErrorInitializationError;
-  const PreparedGrouped& many = *kernel_of(args, GroupedForm::kMany);
+  const auto runs = [&](GroupedForm form) { return kernel_of(args, form)->tiles_at_once > 0; };
   const PreparedGrouped& gated = *kernel_of(args, GroupedForm::kOneGated);
-  GroupedParams p = grouped_params(args);
-  void* arguments[] = {&p};
-  const PreparedGrouped& wgmma = *kernel_of(args, GroupedForm::kManyWgmma);
-  if (args.kind == GemmClass::kPrefill && args.tile > kManyTile && wgmma.tiles_at_once > 0) {
-    const int64_t items = decode_items(args, 1, wgmma.kernel.panels / args.count);
-    if (items > INT32_MAX / 2 || args.plan.done == nullptr) return cudaErrorInvalidValue;
-    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, wgmma.tiles_at_once)));
-    return launch_kernel(wgmma, grid, wgmma.shared_bytes, arguments, on);
-  }
-  if (args.kind == GemmClass::kPrefill && many.tiles_at_once > 0) {
-    p.parts = many_rows_parts(args);
-    const dim3 grid = many_rows_grid(args, many.kernel.panels / args.count);
-    return grid.y > 65535 ? cudaErrorInvalidValue : launch_kernel(many, grid, many.shared_bytes, arguments, on);
-  }
   if (args.count == 2 && one_row_fits(gated, args)) {
+    GroupedParams p = grouped_params(args);
+    void* arguments[] = {&p};
     const int64_t items = int64_t{args.pairs} * panels_of(args);
     return launch_kernel(gated, dim3(static_cast<unsigned>(std::min<int64_t>(items, gated.tiles_at_once))),
                          gated.shared_bytes + one_row_input_bytes(args), arguments, on);
   }
-  // If no kernel takes whole tiles, as with those of the prefill class, or it needs more shared memory than the device has, tiles are
-  // divided.
-  const PreparedGrouped& few = *kernel_of(args, GroupedForm::kFew);
-  const PreparedGrouped& one = *kernel_of(args, GroupedForm::kFewOne);
-  const PreparedGrouped& several = *kernel_of(args, GroupedForm::kSeveral);
-  const bool one_row = args.rows == 1, by_several = several.tiles_at_once > 0 && several.kernel.tokens >= args.tile;
-  const PreparedGrouped& tiled = by_several && !(prefers_few(args) && few.tiles_at_once > 0) ? several : few;
-  const PreparedGrouped& chosen = tiled.tiles_at_once == 0 ? one : tiled;
-  if (chosen.tiles_at_once == 0) return cudaErrorNotSupported;
-  p.parts = one_row ? 1 : std::max(1, args.tile / chosen.kernel.tokens);
-  const int64_t items = decode_items(args, p.parts, chosen.kernel.panels / args.count);
-  if (items > INT32_MAX / 2) return cudaErrorInvalidValue;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(items, chosen.tiles_at_once)));
-  return launch_kernel(chosen, grid, chosen.shared_bytes, arguments, on);
+  if (args.kind == GemmClass::kPrefill) {
+    if (args.tile > kManyTile && runs(GroupedForm::kManyWgmma)) return launch_expert_gemm_as(GroupedForm::kManyWgmma, args, on);
+    if (runs(GroupedForm::kMany)) return launch_expert_gemm_as(GroupedForm::kMany, args, on);
+  }
+  // If no kernel takes whole tiles, or it needs more shared memory than the device has, tiles are divided.
+  const bool by_wgmma = args.tile > kMostExpertTile && args.tile <= kDecodeWgmmaTile && runs(GroupedForm::kSeveralWgmma);
+  if (by_wgmma) return launch_expert_gemm_as(GroupedForm::kSeveralWgmma, args, on);
+  const bool few = runs(GroupedForm::kFew);
+  const bool by_several = args.tile <= kMostExpertTile && runs(GroupedForm::kSeveral) && !(few && prefers_few(args));
+  if (by_several) return launch_expert_gemm_as(GroupedForm::kSeveral, args, on);
+  return launch_expert_gemm_as(few ? GroupedForm::kFew : GroupedForm::kFewOne, args, on);
 }
 
 bool expert_branch_supported(const ExpertGemmArgs& args) {

@@ -1,11 +1,12 @@
 // experts: grouped GEMMs, which multiply each pair of a row and one of its experts (plan.h) with that expert's matrices.
 //
-//   file                 class     tile (rows x pairs)   how
-//   one_row.cuh          decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
-//   few_rows.cuh         decode    32 x 8                mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
-//   several_rows.cuh     decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
-//   many_rows.cuh        prefill   256 x 64              mma, cp.async; warps share a tile's pairs
-//   many_rows_wgmma.cuh  prefill   256 x 128             wgmma, bulk copies, cp.async; on compute capability 9.0
+//   file                    class     tile (rows x pairs)   how
+//   one_row.cuh             decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
+//   few_rows.cuh            decode    32 x 8                mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
+//   several_rows.cuh        decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
+//   several_rows_wgmma.cuh  decode    192 x 64              wgmma, bulk copies, cp.async; on compute capability 9.0
+//   many_rows.cuh           prefill   256 x 64              mma, cp.async; warps share a tile's pairs
+//   many_rows_wgmma.cuh     prefill   256 x 128             wgmma, bulk copies, cp.async; on compute capability 9.0
 //
 // An expert's matrices are one stack: they follow one another (matrix_of of weight.h). A pair's bits depend on its row of x
 // and on the class alone. Decode pairs have the eight slices of K of GEMMs of class kDecode (gemm.h), which are added in
@@ -48,15 +49,19 @@ struct ExpertGemmArgs {
   int32_t activation = 0;   // MR_ACT_*
 };
 
-// Pairs of a tile of the decode class, which its kernels multiply together.
+// Pairs of a tile of the decode class, which its kernels by mma multiply together.
 constexpr int32_t kLeastExpertTile = 8, kMostExpertTile = 16;
+
+// Pairs of a tile of the decode class by wgmma, and the least pairs of an expert, on average, for tiles of that size.
+constexpr int32_t kDecodeWgmmaTile = 64, kLeastDecodeWgmmaPairs = 2;
 
 // Pairs of a tile of the prefill class, by mma and by wgmma. Unpacking of weights bounds tiles of few pairs. many_rows.cuh has twice as
 // many warps that unpack, so tiles are those of wgmma only if an expert has kLeastWgmmaPairs on average.
 constexpr int32_t kManyTile = 64, kManyWgmmaTile = 128, kLeastWgmmaPairs = 48;
 
-// Returns the pairs of a tile of the plan on the current device, which must have been prepared. Tiles of the decode class are the larger
-// ones if an expert has a pair on average.
+// Returns the pairs of a tile of the plan on the current device, which must have been prepared. Tiles of the decode class depend on the
+// pairs of an expert, on average: from one pair on they are those of several_rows.cuh, and from kLeastDecodeWgmmaPairs on those of wgmma,
+// if the device has it. few_rows.cuh divides them for types without a kernel by wgmma.
 int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs);
 
 // Raises the kernels' shared memory limits and measures how many tiles the device holds. Must be called once for each

@@ -18,8 +18,8 @@ struct GroupedParams {
 
 // GroupedForm is a kernel. All but the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one pair,
 // for devices with little shared memory.
-enum class GroupedForm : int32_t { kFew = 0, kFewOne, kSeveral, kMany, kManyWgmma, kOneGated, kOneBranch };
-constexpr int32_t kGroupedForms = 7;
+enum class GroupedForm : int32_t { kFew = 0, kFewOne, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch };
+constexpr int32_t kGroupedForms = 8;
 
 // Returns whether a tile of the decode class prefers few_rows.cuh to several_rows.cuh. One target of few columns has slices of
 // unlike length, and warps that have all of K do not wait for the longest.
@@ -75,6 +75,10 @@ inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
               static_cast<unsigned>(tiles_of(args) * many_rows_parts(args)));
 }
 
+// Launches as launch_expert_gemm does, with a kernel of any number of rows: for tests and benchmarks. Returns cudaErrorNotSupported if
+// the device does not have it for the type, or if its tiles are smaller than the plan's and it does not divide them.
+cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, const Stream& on);
+
 // Instantiated once for each type, see instances/. A kernel's panels are those of an item, half of them of each target of a pair. If a type
 // does not have a kernel, its function is null.
 template <int32_t T>
@@ -83,6 +87,8 @@ template <int32_t T>
 GemvKernel one_row_kernel(Act act, GroupedForm form);
 template <int32_t T>
 GemvKernel several_rows_kernel(Act act);
+template <int32_t T>
+GemvKernel several_rows_wgmma_kernel(Act act);
 template <int32_t T>
 GemvKernel many_rows_kernel(Act act);
 template <int32_t T>

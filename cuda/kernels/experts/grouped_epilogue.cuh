@@ -40,18 +40,23 @@ struct GroupedEpilogue {
     }
   }
 
-  // Stores the sums of the pairs pairs[first], ..., pairs[count - 1] that are in the fragment.
-  __device__ __forceinline__ void store_sums(const float (&sums)[4], int32_t panel, const int32_t* pairs, int32_t first,
-                                             int32_t count) const {
+  // Stores the sums of a lane's two pairs. A number below 0 is of no pair.
+  __device__ __forceinline__ void store_sums(const float (&sums)[4], int32_t panel, const int32_t (&pairs)[2]) const {
     const int32_t row = panel * kPanelRows + lane / 4, rows = p.targets[0].rows;
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      const int32_t at = first + lane % 4 * 2 + i;
-      if (at >= count) continue;
-      float* const out = static_cast<float*>(p.targets[0].out) + pairs[at] * p.targets[0].out_stride;
+      if (pairs[i] < 0) continue;
+      float* const out = static_cast<float*>(p.targets[0].out) + pairs[i] * p.targets[0].out_stride;
       if (row < rows) out[row] = sums[i];
       if (row + 8 < rows) out[row + 8] = sums[i + 2];
     }
+  }
+
+  // Stores the sums of the pairs pairs[first], ..., pairs[count - 1] that are in the fragment.
+  __device__ __forceinline__ void store_sums(const float (&sums)[4], int32_t panel, const int32_t* pairs, int32_t first,
+                                             int32_t count) const {
+    const int32_t at = first + lane % 4 * 2;
+    store_sums(sums, panel, {at < count ? pairs[at] : -1, at + 1 < count ? pairs[at + 1] : -1});
   }
 
   // Stores the products of activated gates and ups. pair: of column lane / 4 of the fragment, or below 0. Of a pair's outputs g and

@@ -12,11 +12,12 @@
 //
 // A warp sums in ascending order of the columns, in f32. The bits are those of many_rows.cuh, because mma and wgmma agree
 // (gemm/mma_agreement.h). Products have 64, 96 or 128 columns, whichever hold the tile's pairs; what lies in columns without a pair does
-// not matter, because columns do not meet. Blocks are persistent: the next item's units arrive during the epilogue. Tiles differ in cost,
-// so blocks take items from a counter, the first of the plan's; the order in which they do changes no bit.
+// not matter, because columns do not meet. Blocks are persistent and take items from a counter (grouped_work.cuh); the next item's units
+// arrive during the epilogue.
 #pragma once
 
 #include "kernels/experts/grouped_epilogue.cuh"
+#include "kernels/experts/grouped_work.cuh"
 #include "kernels/gemm/fragment.cuh"
 #include "kernels/gemm/wgmma.cuh"
 #include "kernels/launch.h"
@@ -64,29 +65,8 @@ struct ManyWgmmaBlock {
   const int32_t panel_blocks = (p.targets[0].panels + panels_each - 1) / panels_each, units = p.groups * f.units;
   int32_t items = 0;
 
-  // Work is an item and its tile. Past the last item it has no tile.
-  struct Work {
-    int32_t item;
-    ExpertTile tile;
-  };
-  __device__ __forceinline__ Work work_of(int32_t item) const {
+  __device__ __forceinline__ GroupedWork work_of(int32_t item) const {
     return {item, item < items ? grouped.plan.tiles[item / panel_blocks] : ExpertTile{}};
-  }
-  __device__ __forceinline__ static void write(uint32_t to, const Work& w) {
-    store_shared16(to, make_uint4(static_cast<uint32_t>(w.item), static_cast<uint32_t>(w.tile.expert), static_cast<uint32_t>(w.tile.first),
-                                  static_cast<uint32_t>(w.tile.count)));
-  }
-  __device__ __forceinline__ static Work read(uint32_t from) {
-    const uint4 v = load_shared16(from);
-    return {static_cast<int32_t>(v.x), {static_cast<int32_t>(v.y), static_cast<int32_t>(v.z), static_cast<int32_t>(v.w)}};
-  }
-
-  // A block's first item is its own number. Returns a further one, in one thread of a block for each item of the block: `items` times in
-  // all, so the last of them sets the counter back.
-  __device__ __forceinline__ int32_t next_item() const {
-    const int32_t taken = atomicAdd(grouped.plan.done, 1);
-    if (taken == items - 1) *grouped.plan.done = 0;
-    return static_cast<int32_t>(gridDim.x) + taken;
   }
 
   // A block's panels are numbered by warp, two for each: of a pair, slot 2w is a panel of gate and 2w + 1 the same panel of up.
@@ -173,7 +153,7 @@ struct ManyWgmmaBlock {
   }
 
   // Runs in a producer warp, and begins with `work`. The stage after the last unit brings no unit, but work without a tile.
-  __device__ __forceinline__ void produce(Work work) const {
+  __device__ __forceinline__ void produce(GroupedWork work) const {
     StageCursor cursor, landed;
     int32_t unannounced = 0;
     for (uint32_t way = works + Layout::stages * 16, turn = 0; work.item < items; turn ^= 16) {
@@ -183,8 +163,10 @@ struct ManyWgmmaBlock {
       for (int32_t unit = 0; unit < units; ++unit, cursor.next()) {
         barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
         if (unit == 0 && thread() == 0) {
-          write(works + cursor.stage * 16, work);
-          write(way + turn, work_of(next_item()));
+          work.write(works + cursor.stage * 16);
+          const int32_t counted = count_grouped_item(grouped.plan.done);
+          end_grouped_items(grouped.plan.done, counted, items);
+          work_of(static_cast<int32_t>(gridDim.x) + counted).write(way + turn);
         }
         if (elected()) request_weights(feed, unit, cursor.stage);
         __syncwarp();
@@ -199,10 +181,10 @@ struct ManyWgmmaBlock {
       }
       // All producer warps have read what was in this place two items ago, because they have met since then.
       named_barrier(1, Layout::producers * 32);
-      work = read(way + turn);
+      work = GroupedWork::read(way + turn);
     }
     barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
-    if (thread() == 0) write(works + cursor.stage * 16, work);
+    if (thread() == 0) work.write(works + cursor.stage * 16);
     if (lane == 0) barrier_arrive(full + cursor.stage * 8);
     copies_wait<0>();
     for (; unannounced >= 0; --unannounced) announce(landed);
@@ -360,7 +342,9 @@ struct ManyWgmmaBlock {
     State s;
     await(s.cursor);
     unpack<0>(s, s.cursor.stage);
-    for (Work work = read(works + s.cursor.stage * 16); work.item < items; work = read(works + s.cursor.stage * 16)) {
+    for (;;) {
+      const GroupedWork work = GroupedWork::read(works + s.cursor.stage * 16);
+      if (work.item >= items) return;
       if (work.tile.count <= 64) compute<64>(s, work.tile, work.item);
       else if (work.tile.count <= 96) compute<96>(s, work.tile, work.item);
       else compute<128>(s, work.tile, work.item);

@@ -14,6 +14,7 @@
 
 #include "kernels/experts/grouped.h"
 #include "kernels/experts/grouped_epilogue.cuh"
+#include "kernels/experts/grouped_work.cuh"
 #include "kernels/gemm/gemv_async_mma.cuh"
 
 namespace mr::cuda {
@@ -249,18 +250,7 @@ struct SeveralRowsBlock {
     multiply_half<1>(acc, units, fragments, weights + Weights::quants_at(u), row);
   }
 
-  // Slices is the position in the slices of K: which one the sums are of, and where it ends.
-  struct Slices {
-    int32_t slice = -1, end = 0;
-    // Goes on to the next slice that is not empty, once `end` has been reached.
-    __device__ __forceinline__ void next(int32_t groups) {
-      const int32_t begin = end;
-      while (end == begin && slice + 1 < kSlices) {
-        ++slice;
-        end = groups * (slice + 1) / kSlices * f.units;
-      }
-    }
-  };
+  using Slices = SliceCursor<f.units>;
 
   // Adds the sums of a slice that has ended to those of the slices before.
   __device__ __forceinline__ static void add_slice(Sums& total, Sums& acc) {

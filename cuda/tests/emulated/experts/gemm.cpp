@@ -6,6 +6,7 @@
 #include "kernels/experts/many_rows_wgmma.cuh"
 #include "kernels/experts/one_row.cuh"
 #include "kernels/experts/several_rows.cuh"
+#include "kernels/experts/several_rows_wgmma.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -20,50 +21,74 @@ cudaError_t run_kernel(const GemvKernel& kernel, dim3 grid, const Arguments&... 
 }
 
 template <int32_t T>
-cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
+GemvKernel kernel_of(Act act, GroupedForm form) {
+  switch (form) {
+    case GroupedForm::kFew:
+    case GroupedForm::kFewOne: return few_rows_kernel<T>(act, form);
+    case GroupedForm::kSeveral: return several_rows_kernel<T>(act);
+    case GroupedForm::kSeveralWgmma: return several_rows_wgmma_kernel<T>(act);
+    case GroupedForm::kMany: return many_rows_kernel<T>(act);
+    case GroupedForm::kManyWgmma: return many_rows_wgmma_kernel<T>(act);
+    default: return one_row_kernel<T>(act, form);
+  }
+}
+
+dim3 at_once(int64_t items) { return dim3(static_cast<unsigned>(std::min<int64_t>(items, kBlocksAtOnce))); }
+
+template <int32_t T>
+cudaError_t launch_form(GroupedForm form, const ExpertGemmArgs& args) {
+  const GemvKernel kernel = kernel_of<T>(args.act, form);
+  if (kernel.function == nullptr) return cudaErrorNotSupported;
   GroupedParams p = grouped_params(args);
-  const bool one = args.rows < kLeastForEight;
-  const auto at_once = [](int64_t items) { return dim3(static_cast<unsigned>(std::min<int64_t>(items, kBlocksAtOnce))); };
-  const int64_t panels = panels_of(args);
-  if (branch != nullptr)
-    return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
-  if (args.kind == GemmClass::kPrefill) {
+  products_first = !products_first;
+  if (form == GroupedForm::kMany) {
     p.parts = many_rows_parts(args);
-    const GemvKernel wgmma = many_rows_wgmma_kernel<T>(args.act);
-    products_first = !products_first;
-    if (args.tile > kManyTile && wgmma.function != nullptr) {
-      if (args.plan.done == nullptr) return cudaErrorInvalidValue;
-      return run_kernel(wgmma, at_once(decode_items(args, 1, wgmma.panels / args.count)), p);
-    }
-    const GemvKernel kernel = many_rows_kernel<T>(args.act);
     return run_kernel(kernel, many_rows_grid(args, kernel.panels / args.count), p);
   }
-  if (args.rows == 1 && args.count == 2) {
-    const GemvKernel gated = one_row_kernel<T>(args.act, GroupedForm::kOneGated);
-    if (gated.function != nullptr) return run_kernel(gated, at_once(args.pairs * panels), p);
-  }
-  const GemvKernel several = several_rows_kernel<T>(args.act);
-  const bool by_several = several.function != nullptr && args.tile <= several.tokens && !prefers_few(args);
-  const GemvKernel kernel = one          ? few_rows_kernel<T>(args.act, GroupedForm::kFewOne)
-                            : by_several ? several
-                                         : few_rows_kernel<T>(args.act, GroupedForm::kFew);
-  if (args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
+  const bool divides = form == GroupedForm::kFew || form == GroupedForm::kFewOne;
+  if (args.tile > kernel.tokens && !divides) return cudaErrorNotSupported;
+  if (divides && args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
+  const bool counts = form == GroupedForm::kSeveralWgmma || form == GroupedForm::kManyWgmma;
+  if (counts && args.plan.done == nullptr) return cudaErrorInvalidValue;
   return run_kernel(kernel, at_once(decode_items(args, p.parts, kernel.panels / args.count)), p);
 }
 
-// Of the types of the tests, because each takes seconds to compile.
-cudaError_t launch_any(const ExpertGemmArgs& args, const RowBranch* branch) {
+template <int32_t T>
+cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
+  const GroupedParams p = grouped_params(args);
+  const int64_t panels = panels_of(args);
+  if (branch != nullptr)
+    return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneBranch), dim3(static_cast<unsigned>(panels)), p, *branch);
+  const auto has = [&](GroupedForm form) { return kernel_of<T>(args.act, form).function != nullptr; };
+  if (args.kind == GemmClass::kPrefill) {
+    const bool wgmma = args.tile > kManyTile && has(GroupedForm::kManyWgmma);
+    return launch_form<T>(wgmma ? GroupedForm::kManyWgmma : GroupedForm::kMany, args);
+  }
+  if (args.rows == 1 && args.count == 2 && has(GroupedForm::kOneGated))
+    return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneGated), at_once(args.pairs * panels), p);
+  if (args.rows < kLeastForEight) return launch_form<T>(GroupedForm::kFewOne, args);
+  if (args.tile > kMostExpertTile && has(GroupedForm::kSeveralWgmma)) return launch_form<T>(GroupedForm::kSeveralWgmma, args);
+  const bool several = args.tile <= kMostExpertTile && has(GroupedForm::kSeveral) && !prefers_few(args);
+  return launch_form<T>(several ? GroupedForm::kSeveral : GroupedForm::kFew, args);
+}
+
+// Calls run(the type as a constant) for the types of the tests, because each takes seconds to compile.
+template <class Run>
+cudaError_t with_type(const ExpertGemmArgs& args, Run&& run) {
   if (args.targets[0].weight.data == nullptr) return cudaErrorInvalidValue;
   switch (kernel_type(args.targets[0].weight.type)) {
-    case kF16: return launch_type<kF16>(args, branch);
-    case kBF16: return launch_type<kBF16>(args, branch);
-    case kQ8_0: return launch_type<kQ8_0>(args, branch);
-    case kQ2_K: return launch_type<kQ2_K>(args, branch);
-    case kQ4_K: return launch_type<kQ4_K>(args, branch);
-    case kMXFP4: return launch_type<kMXFP4>(args, branch);
-    case kNVFP4: return launch_type<kNVFP4>(args, branch);
+    case kF16: return run(std::integral_constant<int32_t, kF16>{});
+    case kBF16: return run(std::integral_constant<int32_t, kBF16>{});
+    case kQ8_0: return run(std::integral_constant<int32_t, kQ8_0>{});
+    case kQ2_K: return run(std::integral_constant<int32_t, kQ2_K>{});
+    case kQ4_K: return run(std::integral_constant<int32_t, kQ4_K>{});
+    case kMXFP4: return run(std::integral_constant<int32_t, kMXFP4>{});
+    case kNVFP4: return run(std::integral_constant<int32_t, kNVFP4>{});
     default: return cudaErrorNotSupported;
   }
+}
+cudaError_t launch_any(const ExpertGemmArgs& args, const RowBranch* branch) {
+  return with_type(args, [&](auto type) { return launch_type<decltype(type)::value>(args, branch); });
 }
 
 }  // namespace
@@ -75,11 +100,15 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
 cudaError_t prepare_expert_gemms() { return cudaSuccess; }
 
 int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs) {
-  if (kind == GemmClass::kDecode) return pairs < experts ? kLeastExpertTile : kMostExpertTile;
-  return pairs / experts >= kLeastWgmmaPairs ? kManyWgmmaTile : kManyTile;
+  const int32_t average = pairs / experts;
+  if (kind == GemmClass::kPrefill) return average >= kLeastWgmmaPairs ? kManyWgmmaTile : kManyTile;
+  return average >= kLeastDecodeWgmmaPairs ? kDecodeWgmmaTile : average < 1 ? kLeastExpertTile : kMostExpertTile;
 }
 
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream&) { return launch_any(args, nullptr); }
+cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, const Stream&) {
+  return with_type(args, [&](auto type) { return launch_form<decltype(type)::value>(form, args); });
+}
 
 bool expert_branch_supported(const ExpertGemmArgs& args) {
   const int32_t type = args.targets[0].weight.type;

@@ -133,9 +133,10 @@ void put_columns(Terms<columns>& terms, const Element& element) {
     terms.columns_of[i / 16][i % 16] = term_of<E>(element(i / 16, i % 16));
 }
 
-template <class E, int32_t count>
+template <class E, bool add = true, int32_t count>
 void wgmma_m64(float (&d)[count], const uint32_t (&a)[4], uint64_t b) {
   product([to = &d, from = &a, b] {
+    if constexpr (!add) memset(to, 0, sizeof *to);
     auto& terms = emulated_terms<2 * count>[emulated::next_turn()][threadIdx.x / 32];
     put_rows<E>(terms, *from);
     put_columns<E>(terms, [b](int32_t n, int32_t k) { return row_operand(b, n, k); });
