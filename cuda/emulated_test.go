@@ -284,8 +284,9 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 		folders: []string{"experts"},
 		flags:   []string{"-DMR_HOPPER=0"},
 		sources: []string{
-			"tests/experts_gemm_test.cu", "tests/emulated/experts/device.cpp", "kernels/gemm/repack.cu", "kernels/gemm/weight.cpp",
-			"kernels/experts/plan.cu", "kernels/experts/combine.cu", "cpu/linear_size.cpp",
+			"tests/experts_gemm_test.cu", "tests/experts_gemm_forms_test.cu", "tests/emulated/experts/device.cpp",
+			"kernels/gemm/repack.cu", "kernels/gemm/weight.cpp", "kernels/experts/plan.cu", "kernels/experts/combine.cu",
+			"cpu/linear_size.cpp",
 		},
 		objects: []string{expertGemms(t)},
 		filter:  "*/BF16_bf16*:*/Q4_K_f16*:*/Q2_K_f16*:*/MXFP4_f16*:*/NVFP4_f16*",

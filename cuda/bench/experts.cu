@@ -1,12 +1,12 @@
-// experts: the grouped GEMMs of prompts of mixtures, by model, weight type, rows and pairs of a tile of the plan: microseconds of gate
-// and up, and of down, and their rate. Tiles of 64 pairs are multiplied by mma, of 128 by wgmma where the device has it. Rows choose
-// their experts evenly.
+// experts: the grouped GEMMs of mixtures, by class, model, weight type, rows and kernel: microseconds of gate and up, and of down, and
+// the rate: of operations for prompts, of the bytes of the experts that are read for decoding. Rows choose their experts evenly.
 //
-//   cuda_bench_experts [--types q8_0,q4_k,mxfp4,bf16] [--rows 256,512,768,1024,2048] [--models qwen3-30b,gpt-oss-20b,gemma4-26b]
+//   cuda_bench_experts [--classes decode,prefill] [--types q8_0,q4_k,mxfp4,bf16] [--models qwen3-30b,gpt-oss-20b,gemma4-26b]
+//                      [--rows 16,32,64,128,256 of decode and 256,512,768,1024,2048 of prefill]
 #include <random>
 
 #include "bench/gemm_bench.h"
-#include "kernels/experts/experts.h"
+#include "kernels/experts/grouped.h"
 
 namespace {
 
@@ -21,6 +21,19 @@ struct Mixture {
 constexpr Mixture kMixtures[] = {{"qwen3-30b", 2048, 768, 128, 8, MR_ACT_SILU},
                                  {"gpt-oss-20b", 2880, 2880, 32, 4, MR_ACT_CLAMPED},
                                  {"gemma4-26b", 2816, 704, 128, 8, MR_ACT_GELU_TANH}};
+
+// Kernel is a kernel, and the pairs of a tile of its plan.
+struct Kernel {
+  const char* name;
+  GemmClass kind;
+  GroupedForm form;
+  int32_t tile;
+};
+constexpr Kernel kKernels[] = {{"few_rows", GemmClass::kDecode, GroupedForm::kFew, kLeastExpertTile},
+                               {"several_rows", GemmClass::kDecode, GroupedForm::kSeveral, kMostExpertTile},
+                               {"several_wgmma", GemmClass::kDecode, GroupedForm::kSeveralWgmma, kDecodeWgmmaTile},
+                               {"many_rows", GemmClass::kPrefill, GroupedForm::kMany, kManyTile},
+                               {"many_wgmma", GemmClass::kPrefill, GroupedForm::kManyWgmma, kManyWgmmaTile}};
 
 // Ascending ids of each row's experts.
 std::vector<int32_t> random_ids(const Mixture& m, int32_t rows) {
@@ -53,7 +66,15 @@ struct Planned {
   ExpertPlan plan;
 };
 
-void measure(const Mixture& m, const NamedType& type, int32_t rows, int32_t tile, cudaStream_t stream) {
+// Returns how many experts the rows use.
+int32_t active_experts(const Mixture& m, int32_t rows) {
+  std::vector<int32_t> ids = random_ids(m, rows);
+  std::sort(ids.begin(), ids.end());
+  return static_cast<int32_t>(std::unique(ids.begin(), ids.end()) - ids.begin());
+}
+
+void measure(const Mixture& m, const NamedType& type, int32_t rows, const Kernel& kernel, cudaStream_t stream) {
+  const int32_t tile = kernel.tile;
   const Planned planned(m, rows, tile, stream);
   const auto experts = static_cast<size_t>(m.experts), pairs = static_cast<size_t>(planned.pairs);
   const size_t up_bytes = weight_packed_bytes(type.type, m.width, m.hidden), down_bytes = weight_packed_bytes(type.type, m.hidden, m.width);
@@ -64,7 +85,7 @@ void measure(const Mixture& m, const NamedType& type, int32_t rows, int32_t tile
   pair.targets[0].weight = {type.type, m.width, m.hidden, static_cast<uint8_t*>(gate.data)};
   pair.targets[1].weight = {type.type, m.width, m.hidden, static_cast<uint8_t*>(up.data)};
   pair.count = 2;
-  pair.kind = GemmClass::kPrefill;
+  pair.kind = kernel.kind;
   pair.act = type.type == kBF16 ? Act::kBF16 : Act::kF16;
   pair.x = x.data;
   pair.x_stride = m.hidden;
@@ -86,24 +107,31 @@ void measure(const Mixture& m, const NamedType& type, int32_t rows, int32_t tile
   single.x_share = 1;
   single.out = out.data;
   single.out_stride = m.hidden;
+  const cudaError_t first = launch_expert_gemm_as(kernel.form, pair, Stream{stream});
+  if (first == cudaErrorNotSupported) return;
+  CHECK(first);
   const auto seconds = [&](const ExpertGemmArgs& args) {
-    return time_captured(stream, 8, [&](int) { CHECK(launch_expert_gemm(args, Stream{stream, true})); });
+    return time_captured(stream, 8, [&](int) { CHECK(launch_expert_gemm_as(kernel.form, args, Stream{stream, true})); });
   };
-  const double of_pair = seconds(pair), of_down = seconds(single);
-  const double work = 2.0 * static_cast<double>(planned.pairs) * static_cast<double>(m.width * m.hidden) * 1e-12;
-  std::printf("%-12s %-6s %5d rows %4d pairs an expert, tiles of %3d  gate+up %8.1f us %5.0f TFLOP/s  down %8.1f us %5.0f TFLOP/s\n",
-              m.name, type.name, rows, planned.pairs / m.experts, tile, of_pair * 1e6, 2 * work / of_pair, of_down * 1e6,
-              work / of_down);
+  const double of_pair = seconds(pair), of_down = seconds(single), of_both = of_pair + of_down;
+  std::printf("%-12s %-6s %5d rows %4d pairs an expert  %-13s  gate+up %8.1f us  down %8.1f us  both %8.1f us", m.name, type.name, rows,
+              planned.pairs / m.experts, kernel.name, of_pair * 1e6, of_down * 1e6, of_both * 1e6);
+  if (kernel.kind == GemmClass::kDecode) {
+    const double bytes = static_cast<double>(active_experts(m, rows)) * static_cast<double>(2 * up_bytes + down_bytes);
+    std::printf(" %6.0f GB/s\n", bytes * 1e-9 / of_both);
+  } else {
+    std::printf(" %6.0f TFLOP/s\n", 6.0 * static_cast<double>(planned.pairs) * static_cast<double>(m.width * m.hidden) * 1e-12 / of_both);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> types = {"q8_0", "q4_k", "mxfp4", "bf16"}, models, rows = {"256", "512", "768", "1024", "2048"};
+  std::vector<std::string> classes = {"decode", "prefill"}, types = {"q8_0", "q4_k", "mxfp4", "bf16"}, models, rows;
   for (const Mixture& m : kMixtures) models.emplace_back(m.name);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
-    (flag == "--types" ? types : flag == "--models" ? models : rows) = split(argv[i + 1]);
+    (flag == "--classes" ? classes : flag == "--types" ? types : flag == "--models" ? models : rows) = split(argv[i + 1]);
   }
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -114,8 +142,14 @@ int main(int argc, char** argv) {
       if (!has(types, type.name)) continue;
       // Blocks of 256 do not divide Gemma's and gpt-oss's rows.
       if (!weight_supported(type.type, m.width, m.hidden) || !weight_supported(type.type, m.hidden, m.width)) continue;
-      for (const std::string& count : rows)
-        for (const int32_t tile : {kManyTile, kManyWgmmaTile}) measure(m, type, std::atoi(count.c_str()), tile, stream);
+      for (const std::string& kind : classes) {
+        const bool decode = kind == "decode";
+        const std::vector<std::string> usual = decode ? std::vector<std::string>{"16", "32", "64", "128", "256"}
+                                                      : std::vector<std::string>{"256", "512", "768", "1024", "2048"};
+        for (const std::string& count : rows.empty() ? usual : rows)
+          for (const Kernel& kernel : kKernels)
+            if ((kernel.kind == GemmClass::kDecode) == decode) measure(m, type, std::atoi(count.c_str()), kernel, stream);
+      }
     }
   }
   CHECK(cudaStreamDestroy(stream));

@@ -1,4 +1,4 @@
-// Grouped GEMMs of the prefill class give the same bits launch after launch, and by mma those by wgmma.
+// Grouped GEMMs of a class give the same bits launch after launch, and by mma those by wgmma.
 //
 // Back-to-back launches are compared on the device, because a single comparison does not catch a race between a block's copies and
 // loads that occurs once in several hundred (gemm_repeated_test.cu).
@@ -28,7 +28,7 @@ class RepeatedExpertGemm : public testing::TestWithParam<TypeName> {
   void TearDown() override { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
 
   // Compares launches with tiles of `tile` pairs with `want`, or writes it if it is the first.
-  void play(const Stack* const (&stacks)[2], int32_t count, int32_t tile, const Guarded& x, Guarded& want, bool first) {
+  void play(const Stack* const (&stacks)[2], int32_t count, GemmClass kind, int32_t tile, const Guarded& x, Guarded& want, bool first) {
     SCOPED_TRACE(testing::Message() << count << " targets, tiles of " << tile);
     const int32_t pairs = choice_.pairs();
     const int64_t words = int64_t{pairs} * kRows / (count == 2 ? 2 : 1);
@@ -41,7 +41,7 @@ class RepeatedExpertGemm : public testing::TestWithParam<TypeName> {
       ExpertGemmArgs a;
       for (int32_t i = 0; i < count; ++i) a.targets[i].weight = stacks[i]->weight;
       a.count = count;
-      a.kind = GemmClass::kPrefill;
+      a.kind = kind;
       a.act = acts_of(GetParam().type)[0];
       a.x = x.data();
       a.x_stride = kCols;
@@ -82,7 +82,10 @@ TEST_P(RepeatedExpertGemm, LaunchesHaveTheSameBits) {
   const Guarded x(random_inputs(acts_of(type)[0], choice_.rows, kCols, kCols, random_).bits);
   for (const int32_t count : {1, 2}) {
     Guarded want(static_cast<size_t>(choice_.pairs()) * kRows * 4);
-    for (const int32_t tile : {kManyWgmmaTile, kManyTile}) play(stacks, count, tile, x, want, tile == kManyWgmmaTile);
+    for (const int32_t tile : {kManyWgmmaTile, kManyTile})
+      play(stacks, count, GemmClass::kPrefill, tile, x, want, tile == kManyWgmmaTile);
+    for (const int32_t tile : {kLeastExpertTile, kMostExpertTile, kDecodeWgmmaTile})
+      play(stacks, count, GemmClass::kDecode, tile, x, want, tile == kLeastExpertTile);
   }
 }
 

@@ -43,66 +43,6 @@ double activated(int32_t activation, double gate, double up) {
   return gate / (1 + std::exp(-u)) * up;
 }
 
-struct Call {
-  GemmClass kind;
-  Act act;
-  int32_t activation = MR_ACT_SILU;
-  float x_scale = 1, pair_scale = 1;
-  int32_t tile = 0;  // pairs of a tile of the plan; 0: those of expert_tile
-};
-
-// Output rows of all pairs, in bits: f32 of one target, act of two. Rows of x are those of `rows`.
-std::vector<uint32_t> multiply(const Call& run, const Choice& choice, const Stack* const* stacks, int32_t count, const float* const* biases,
-                               const uint16_t* x, int64_t x_stride, int32_t x_share) {
-  const auto pairs = static_cast<size_t>(choice.pairs()), experts = static_cast<size_t>(choice.experts);
-  const int64_t width = stacks[0]->weight.rows, stride = round_up(width, 2);
-  const size_t element = count == 2 ? 2 : 4;
-  const int32_t tile = run.tile != 0 ? run.tile : expert_tile(run.kind, choice.experts, choice.pairs());
-  const int32_t tiles = expert_tiles(choice.experts, choice.pairs(), tile);
-  Guarded ids(choice.ids), list(pairs * 4), first(experts * 4), number(experts * 4), tile_memory(static_cast<size_t>(tiles) * sizeof(ExpertTile)), counts(4), done(4, 0);
-  Guarded dx(std::vector<uint16_t>(x, x + (choice.pairs() / x_share) * x_stride)), out(pairs * static_cast<size_t>(stride) * element);
-  const ExpertPlan plan{list.as<int32_t>(), first.as<int32_t>(), number.as<int32_t>(), tile_memory.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
-  EXPECT_EQ(launch_plan_experts({ids.as<int32_t>(), choice.pairs(), choice.experts, tile, plan}, Stream{}), cudaSuccess);
-  ExpertGemmArgs args;
-  std::vector<std::unique_ptr<Guarded>> device_biases;
-  for (int32_t i = 0; i < count; ++i) {
-    args.targets[i].weight = stacks[i]->weight;
-    if (biases == nullptr) continue;
-    device_biases.push_back(std::make_unique<Guarded>(std::vector<float>(biases[i], biases[i] + static_cast<int64_t>(experts) * width)));
-    args.targets[i].bias = device_biases.back()->as<float>();
-  }
-  args.count = count;
-  args.kind = run.kind;
-  args.act = run.act;
-  args.x = dx.data();
-  args.x_stride = x_stride;
-  args.x_share = x_share;
-  args.out = out.data();
-  args.out_stride = stride;
-  args.plan = plan;
-  args.tile = tile;
-  args.rows = choice.rows;
-  args.experts = choice.experts;
-  args.pairs = choice.pairs();
-  args.x_scale = run.x_scale;
-  args.pair_scale = run.pair_scale;
-  args.activation = run.activation;
-  EXPECT_EQ(launch_expert_gemm(args, Stream{}), cudaSuccess);
-  EXPECT_EQ(done.read<int32_t>()[0], 0) << "the plan's counter is not set back";
-  const std::vector<uint8_t> bytes = out.read<uint8_t>();
-  std::vector<uint32_t> bits;
-  for (size_t p = 0; p < pairs; ++p) {
-    for (int64_t r = 0; r < width; ++r) {
-      uint32_t one = 0;
-      std::memcpy(&one, bytes.data() + (p * static_cast<size_t>(stride) + static_cast<size_t>(r)) * element, element);
-      bits.push_back(one);
-    }
-    for (size_t at = (p * static_cast<size_t>(stride) + static_cast<size_t>(width)) * element; at < (p + 1) * static_cast<size_t>(stride) * element; ++at)
-      EXPECT_EQ(bytes[at], 0xa5) << "written past the end of a row";
-  }
-  return bits;
-}
-
 double act_value(Act act, uint32_t bits) {
   const auto half = static_cast<uint16_t>(bits);
   if (act == Act::kF16) return reference::half_value(reinterpret_cast<const uint8_t*>(&half));
@@ -263,7 +203,7 @@ TEST_P(ExpertGemm, PartsOfRowsHaveTheBitsOfTheWhole) {
   }
 }
 
-// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 32 pairs, or of the prefill class with 1 to 130 pairs in
+// Of experts with 1 to 64 pairs, one of them without any, in tiles of 8 to 64 pairs, or of the prefill class with 1 to 130 pairs in
 // tiles of 64 and 128, by one target and by a pair of targets.
 TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
   const bool prefill = call().kind == GemmClass::kPrefill;
@@ -281,7 +221,7 @@ TEST_P(ExpertGemm, TilesOfAnySizeHaveTheSameBits) {
     std::shuffle(choice.ids.begin(), choice.ids.end(), random);
     choice.rows = static_cast<int32_t>(choice.ids.size());
     const Inputs in = random_inputs(call().act, choice.rows, cols, stride, random);
-    const int32_t least = prefill ? kManyTile : kLeastExpertTile, most = prefill ? kManyWgmmaTile : 2 * kMostExpertTile;
+    const int32_t least = prefill ? kManyTile : kLeastExpertTile, most = prefill ? kManyWgmmaTile : kDecodeWgmmaTile;
     for (const int32_t count : {1, 2}) {
       Call by_least = call();
       by_least.activation = MR_ACT_CLAMPED;

@@ -1,0 +1,91 @@
+// The kernels of the decode class of grouped GEMMs have the same bits: those of few_rows.cuh, for every number of pairs of a tile.
+#include <algorithm>
+
+#include "millrace/engine.h"
+#include "tests/experts_gemm_fixture.h"
+
+namespace mr::cuda {
+namespace {
+
+class ExpertGemmForms : public testing::TestWithParam<std::tuple<TypeName, Act>> {
+ protected:
+  static void SetUpTestSuite() { ASSERT_EQ(prepare_expert_gemms(), cudaSuccess); }
+  int32_t type() const { return std::get<0>(GetParam()).type; }
+  Act act() const { return std::get<1>(GetParam()); }
+
+  // Returns a number of columns: about `cols`, and within a unit if the type allows it.
+  int64_t columns(int64_t cols) const {
+    const int64_t block = reference::shape(type()).block;
+    return block == 1 ? cols / 2 * 2 - 1 : std::max<int64_t>(cols / block, 1) * block;
+  }
+
+  // Compares all kernels of several pairs for one target and for two, where expert e has pairs_of[e] pairs.
+  void compare(const std::vector<int32_t>& pairs_of, int64_t rows, int64_t cols) {
+    const auto experts = static_cast<int32_t>(pairs_of.size());
+    Choice choice{0, 1, experts, {}};
+    for (int32_t e = 0; e < experts; ++e) choice.ids.insert(choice.ids.end(), static_cast<size_t>(pairs_of[static_cast<size_t>(e)]), e);
+    std::shuffle(choice.ids.begin(), choice.ids.end(), random_);
+    choice.rows = static_cast<int32_t>(choice.ids.size());
+    const int64_t stride = round_up(cols, 8) + 8;
+    const Stack gate(type(), rows, cols, experts, random_), up(type(), rows, cols, experts, random_);
+    const Stack* const stacks[] = {&gate, &up};
+    const std::vector<float> gate_bias = normals(experts * rows, 4, random_), up_bias = normals(experts * rows, 8, random_);
+    const float* const biases[] = {gate_bias.data(), up_bias.data()};
+    const Inputs in = random_inputs(act(), choice.rows, cols, stride, random_);
+    for (const int32_t count : {1, 2})
+      for (const bool biased : {true, false}) {
+        SCOPED_TRACE(testing::Message() << count << " targets of " << rows << " x " << cols << (biased ? ", biases" : ""));
+        const auto bits_by = [&](GroupedForm form, int32_t tile) {
+          Call call{GemmClass::kDecode, act()};
+          call.activation = MR_ACT_CLAMPED;
+          call.x_scale = 64;
+          call.pair_scale = 4;
+          call.tile = tile;
+          call.form = &form;
+          return multiply(call, choice, stacks, count, biased ? biases : nullptr, in.bits.data(), stride, 1);
+        };
+        const std::vector<uint32_t> want = bits_by(GroupedForm::kFew, kLeastExpertTile);
+        ASSERT_FALSE(want.empty());
+        const std::vector<uint32_t> several = bits_by(GroupedForm::kSeveral, kMostExpertTile);
+        EXPECT_TRUE(several.empty() || several == want);
+        for (const int32_t tile : {24, kDecodeWgmmaTile}) {
+          const std::vector<uint32_t> wgmma = bits_by(GroupedForm::kSeveralWgmma, tile);
+          EXPECT_EQ(wgmma.empty(), !has_wgmma());
+          EXPECT_TRUE(wgmma.empty() || wgmma == want) << "tiles of " << tile;
+        }
+      }
+  }
+
+  // Returns whether the device multiplies the type by wgmma.
+  bool has_wgmma() const {
+    const bool single = quantised(type()) || type() == (act() == Act::kF16 ? kF16 : kBF16);
+    return single && expert_tile(GemmClass::kDecode, 1, kDecodeWgmmaTile) == kDecodeWgmmaTile;
+  }
+
+  std::mt19937 random_{17};
+};
+
+TEST_P(ExpertGemmForms, EveryNumberOfPairsHasTheSameBits) {
+  std::vector<int32_t> pairs_of;
+  for (int32_t pairs = 0; pairs <= kDecodeWgmmaTile; ++pairs) pairs_of.push_back(pairs);
+  compare(pairs_of, 37, columns(330));
+}
+
+// Items that end within the matrices, slices of several groups, and experts of several tiles.
+TEST_P(ExpertGemmForms, LongRowsHaveTheSameBits) { compare({0, 5, 66, 17}, 205, columns(9 * 256)); }
+
+TEST_P(ExpertGemmForms, OneExpertWithAllPairsHasTheSameBits) { compare({0, 131, 0}, 83, columns(600)); }
+
+std::vector<std::tuple<TypeName, Act>> every_operand() {
+  std::vector<std::tuple<TypeName, Act>> all;
+  for (const TypeName& type : kTypeNames)
+    for (const Act act : acts_of(type.type)) all.emplace_back(type, act);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ExpertGemmForms, testing::ValuesIn(every_operand()), [](const auto& info) {
+  return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) == Act::kF16 ? "_f16" : "_bf16");
+});
+
+}  // namespace
+}  // namespace mr::cuda
