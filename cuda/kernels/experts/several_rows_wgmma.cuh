@@ -17,6 +17,7 @@
 
 #include "kernels/experts/grouped_epilogue.cuh"
 #include "kernels/experts/several_wgmma_pipeline.cuh"
+#include "kernels/gemm/mxfp4_unit.cuh"
 #include "kernels/launch.h"
 
 namespace mr::cuda {
@@ -52,6 +53,9 @@ struct SeveralWgmmaBlock {
     if constexpr (Format<T>::is_float) {
 #pragma unroll
       for (int32_t step = 0; step < 4; ++step) load_fragment(a[step], panel + u * Layout::unit, step, lane);
+    } else if constexpr (T == kMXFP4) {
+      const uint32_t from = panel + u * Layout::unit;
+      take_mxfp4_unit(a, from, from + f.quants, lane);
     } else {
       RoundedUnit<T> unit;
       if constexpr (f.units > 1) {
