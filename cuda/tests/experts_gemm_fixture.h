@@ -77,9 +77,11 @@ inline std::vector<uint32_t> multiply(const Call& run, const Choice& choice, con
   const size_t element = count == 2 ? 2 : 4;
   const int32_t tile = run.tile != 0 ? run.tile : expert_tile(run.kind, choice.experts, choice.pairs());
   const int32_t tiles = expert_tiles(choice.experts, choice.pairs(), tile);
-  Guarded ids(choice.ids), list(pairs * 4), first(experts * 4), number(experts * 4), tile_memory(static_cast<size_t>(tiles) * sizeof(ExpertTile)), counts(4), done(4, 0);
+  Guarded ids(choice.ids), list(pairs * 4), first(experts * 4), number(experts * 4), counts(4), done(4, 0);
+  Guarded tile_memory(static_cast<size_t>(tiles) * sizeof(ExpertTile));
   Guarded dx(std::vector<uint16_t>(x, x + (choice.pairs() / x_share) * x_stride)), out(pairs * static_cast<size_t>(stride) * element);
-  const ExpertPlan plan{list.as<int32_t>(), first.as<int32_t>(), number.as<int32_t>(), tile_memory.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
+  const ExpertPlan plan{list.as<int32_t>(),           first.as<int32_t>(),  number.as<int32_t>(),
+                        tile_memory.as<ExpertTile>(), counts.as<int32_t>(), done.as<int32_t>()};
   EXPECT_EQ(launch_plan_experts({ids.as<int32_t>(), choice.pairs(), choice.experts, tile, plan}, Stream{}), cudaSuccess);
   ExpertGemmArgs args;
   std::vector<std::unique_ptr<Guarded>> device_biases;
@@ -117,7 +119,8 @@ inline std::vector<uint32_t> multiply(const Call& run, const Choice& choice, con
       std::memcpy(&one, bytes.data() + (p * static_cast<size_t>(stride) + static_cast<size_t>(r)) * element, element);
       bits.push_back(one);
     }
-    for (size_t at = (p * static_cast<size_t>(stride) + static_cast<size_t>(width)) * element; at < (p + 1) * static_cast<size_t>(stride) * element; ++at)
+    const size_t row = p * static_cast<size_t>(stride), end = (row + static_cast<size_t>(stride)) * element;
+    for (size_t at = (row + static_cast<size_t>(width)) * element; at < end; ++at)
       EXPECT_EQ(bytes[at], 0xa5) << "written past the end of a row";
   }
   return bits;

@@ -6,7 +6,7 @@
 //             4 producer warps                                 |
 //                            sums of gate and up meet in shared memory, a fragment at a time --> epilogue --> out
 //
-// Weights are read and unpacked once for a tile, so tiles are as large as most experts' pairs. Products have 16, 32 or 64 columns,
+// Weights are read and unpacked once for a tile, so tiles are as large as most experts' pairs. Products have 16, 32, 48 or 64 columns,
 // whichever hold the tile's pairs. A warp unpacks while its last products run, and while those of the two other warps of its scheduler
 // do. It has all of K and keeps the sum of the current split-K slice and the sum of the slices before it, so a pair has the bits of
 // few_rows.cuh: mma and wgmma agree (gemm/mma_agreement.h), and folded blocks multiply mins by mma as few_rows does.
@@ -181,64 +181,62 @@ struct SeveralWgmmaBlock {
   // Multiplies an item by products of `columns` columns, and stores it.
   template <int32_t columns>
   __device__ __forceinline__ void compute(StageCursor& cursor, const GroupedWork& work) const {
-    constexpr int32_t kNumbers = (columns + 31) / 32;
+    constexpr int32_t kSums = columns / 2, kNumbers = (columns + 31) / 32;
+    const int32_t count = work.tile.count;
     int32_t own[kNumbers];  // numbers of the pairs lane, lane + 32; below 0: no pair is there
 #pragma unroll
-    for (int32_t i = 0; i < kNumbers; ++i)
-      own[i] = lane + i * 32 < work.tile.count ? grouped.plan.pairs[work.tile.first + lane + i * 32] : -1;
-    float sums[columns / 2] = {};
-    if constexpr (kFolds<T>) multiply_folded(sums, cursor, work.tile.count);
+    for (int32_t i = 0; i < kNumbers; ++i) own[i] = lane + i * 32 < count ? grouped.plan.pairs[work.tile.first + lane + i * 32] : -1;
+    float sums[kSums] = {};
+    if constexpr (kFolds<T>) multiply_folded(sums, cursor, count);
     else multiply(sums, cursor);
     const int32_t panel = pipeline.panel_of(pipeline.first_panel(work.item), warp);
     const GroupedEpilogue<A> epilogue{grouped, p, lane};
     const auto bias = epilogue.biases(pipeline.target(warp), work.tile.expert, panel);
 #pragma unroll
-    for (int32_t i = 0; i < columns / 2; ++i) sums[i] = sums[i] * p.x_scale + bias.of[i % 4 / 2];
-    if (p.pair != 0) store_gated(epilogue, sums, own, work.tile.count, panel);
-    else store_sums(epilogue, sums, own, work.tile.count, panel);
-  }
-
-  template <int32_t sums, int32_t numbers>
-  __device__ __forceinline__ void store_sums(const GroupedEpilogue<A>& epilogue, const float (&sums_of)[sums],
-                                             const int32_t (&own)[numbers], int32_t count, int32_t panel) const {
+    for (int32_t i = 0; i < kSums; ++i) sums[i] = sums[i] * p.x_scale + bias.of[i % 4 / 2];
+    // 16 pairs at a time, and the remaining sums move to the beginning: unrolled, most of the code would be this loop.
+#pragma unroll 1
+    for (int32_t first = 0; first < count; first += 16) {
+      const float low[4] = {sums[0], sums[1], sums[2], sums[3]}, high[4] = {sums[4], sums[5], sums[6], sums[7]};
+      const int32_t numbers = first < 32 ? own[0] : own[kNumbers - 1];
+      if (p.pair != 0) store_gated(epilogue, low, high, numbers, first, panel);
+      else store_sums(epilogue, low, high, numbers, first, panel);
 #pragma unroll
-    for (int32_t n = 0; n < sums / 4; ++n) {
-      if (n * 8 >= count) break;
-      const float fragment[4] = {sums_of[n * 4], sums_of[n * 4 + 1], sums_of[n * 4 + 2], sums_of[n * 4 + 3]};
-      const int32_t at = n % 4 * 8 + lane % 4 * 2;
-      const int32_t pairs[2] = {__shfl_sync(0xffffffffu, own[n / 4], at), __shfl_sync(0xffffffffu, own[n / 4], at + 1)};
-      epilogue.store_sums(fragment, panel, pairs);
+      for (int32_t i = 0; i + 8 < kSums; ++i) sums[i] = sums[i + 8];
     }
   }
 
-  // Of two neighbouring fragments, the gate's warp stores the outputs of the first and the up's warp those of the second. Each gives
-  // the other its sums of the fragment that the other stores.
-  template <int32_t sums, int32_t numbers>
-  __device__ __forceinline__ void store_gated(const GroupedEpilogue<A>& epilogue, const float (&sums_of)[sums],
-                                              const int32_t (&own)[numbers], int32_t count, int32_t panel) const {
-    const int32_t is_up = warp % 4 / 2, barrier = 2 + warp / 4 * 2 + warp % 2;  // one for each two warps
+  // Store the sums of the pairs from `first` on, of two fragments. own: the numbers of 32 pairs, these among them.
+  __device__ __forceinline__ void store_sums(const GroupedEpilogue<A>& epilogue, const float (&low)[4], const float (&high)[4],
+                                             int32_t own, int32_t first, int32_t panel) const {
+    const int32_t at = first % 32 + lane % 4 * 2;
+    epilogue.store_sums(low, panel, {__shfl_sync(0xffffffffu, own, at), __shfl_sync(0xffffffffu, own, at + 1)});
+    epilogue.store_sums(high, panel, {__shfl_sync(0xffffffffu, own, at + 8), __shfl_sync(0xffffffffu, own, at + 9)});
+  }
+
+  // The gate's warp stores the outputs of the first fragment, and the up's warp those of the second. Each gives the other its sums of the
+  // fragment that the other stores.
+  __device__ __forceinline__ void store_gated(const GroupedEpilogue<A>& epilogue, const float (&low)[4], const float (&high)[4],
+                                              int32_t own, int32_t first, int32_t panel) const {
+    const bool is_up = warp % 4 >= 2;
+    const int32_t barrier = 2 + warp / 4 * 2 + warp % 2;  // one for each two warps
     const uint32_t given = pipeline.exchange + warp * Layout::exchange_each + lane * 16;
     const uint32_t got = pipeline.exchange + (warp ^ 2) * Layout::exchange_each + lane * 16;
+    uint32_t words[4];
 #pragma unroll
-    for (int32_t n = 0; n < sums / 4; n += 2) {
-      if (n * 8 >= count) break;
-      float gate[4], up[4];
-      uint32_t words[4];
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(is_up != 0 ? sums_of[n * 4 + i] : sums_of[n * 4 + 4 + i]);
-      if (n > 0) named_barrier(barrier, 64);  // the other warp has read the fragment before
-      store_shared16(given, make_uint4(words[0], words[1], words[2], words[3]));
-      named_barrier(barrier, 64);
-      const uint4 v = load_shared16(got);
-      const float others[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        gate[i] = is_up != 0 ? others[i] : sums_of[n * 4 + i];
-        up[i] = is_up != 0 ? sums_of[n * 4 + 4 + i] : others[i];
-      }
-      epilogue.store_gated(gate, up, panel, __shfl_sync(0xffffffffu, own[n / 4], (n % 4 + is_up) * 8 + lane / 4));
-    }
+    for (int32_t i = 0; i < 4; ++i) words[i] = __float_as_uint(is_up ? low[i] : high[i]);
+    store_shared16(given, make_uint4(words[0], words[1], words[2], words[3]));
     named_barrier(barrier, 64);
+    const uint4 v = load_shared16(got);
+    named_barrier(barrier, 64);  // both have read
+    const float others[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
+    float gate[4], up[4];
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      gate[i] = is_up ? others[i] : low[i];
+      up[i] = is_up ? high[i] : others[i];
+    }
+    epilogue.store_gated(gate, up, panel, __shfl_sync(0xffffffffu, own, first % 32 + (is_up ? 8 : 0) + lane / 4));
   }
 
   // Runs in a consumer warp.
@@ -250,6 +248,7 @@ struct SeveralWgmmaBlock {
       if (work.item >= pipeline.items) return;
       if (work.tile.count <= 16) compute<16>(cursor, work);
       else if (work.tile.count <= 32) compute<32>(cursor, work);
+      else if (work.tile.count <= 48) compute<48>(cursor, work);
       else compute<64>(cursor, work);
     }
   }

@@ -127,22 +127,21 @@ struct SeveralWgmmaPipeline {
   // Copies this lane's pieces of a stage's rows to their swizzled places. Rows without a pair keep what the stage holds; columns past
   // the last become zeros.
   __device__ __forceinline__ void request_rows(const Feed& feed, int32_t unit, int32_t stage) const {
-    const bool whole = f.units > 1 || (unit + kUnits) * kUnitCols <= p.cols;
+    const int32_t left = (p.cols - unit * kUnitCols) * 2 - piece() * 16;  // bytes from the lane's piece to the end of the row
 #pragma unroll
     for (int32_t i = 0; i < kRowSteps; ++i) {
       if (row_of(i) >= feed.count) continue;
       const uint32_t to = rows_in(stage, 0) + row_of(i) * 128 + (piece() ^ (row_of(i) & 7)) * 16;
       const uint8_t* const row = static_cast<const uint8_t*>(p.x) + static_cast<uint64_t>(feed.rows[i]) * 16;
       const uint8_t* const from = row + unit * (kUnitCols * 2) + piece() * 16;
-      if (whole) {
 #pragma unroll
-        for (int32_t u = 0; u < kUnits; ++u) copy16_through(to + u * Layout::unit_rows, from + u * (kUnitCols * 2));
-      } else {
-#pragma unroll 1
-        for (int32_t u = 0; u < kUnits; ++u) {
-          const int32_t left = (p.cols - (unit + u) * kUnitCols) * 2 - piece() * 16;
-          copy16_or_zero(to + u * Layout::unit_rows, left > 0 ? from + u * (kUnitCols * 2) : row,
-                         static_cast<uint32_t>(min(max(left, 0), 16)));
+      for (int32_t u = 0; u < kUnits; ++u) {
+        constexpr int32_t bytes = kUnitCols * 2;  // of a row's unit
+        if constexpr (f.units > 1) {  // whole groups
+          copy16_through(to + u * Layout::unit_rows, from + u * bytes);
+        } else {
+          copy16_or_zero(to + u * Layout::unit_rows, left > u * bytes ? from + u * bytes : row,
+                         static_cast<uint32_t>(min(max(left - u * bytes, 0), 16)));
         }
       }
     }

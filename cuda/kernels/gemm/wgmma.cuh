@@ -227,6 +227,7 @@ __device__ __forceinline__ void wgmma_settle(float (&sums)[count]) {
 #define MR_NUMBERS_4 "%0, %1, %2, %3"
 #define MR_NUMBERS_8 MR_NUMBERS_4 ", %4, %5, %6, %7"
 #define MR_NUMBERS_16 MR_NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define MR_NUMBERS_24 MR_NUMBERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define MR_NUMBERS_32 MR_NUMBERS_16 \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define MR_NUMBERS_48 MR_NUMBERS_32 \
@@ -241,6 +242,7 @@ __device__ __forceinline__ void wgmma_settle(float (&sums)[count]) {
 #define MR_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MR_SUMS_8(d, i) MR_SUMS_4(d, i), MR_SUMS_4(d, i + 4)
 #define MR_SUMS_16(d, i) MR_SUMS_8(d, i), MR_SUMS_8(d, i + 8)
+#define MR_SUMS_24(d, i) MR_SUMS_16(d, i), MR_SUMS_8(d, i + 16)
 #define MR_SUMS_32(d, i) MR_SUMS_16(d, i), MR_SUMS_16(d, i + 16)
 #define MR_SUMS_48(d, i) MR_SUMS_32(d, i), MR_SUMS_16(d, i + 32)
 #define MR_SUMS_64(d, i) MR_SUMS_32(d, i), MR_SUMS_32(d, i + 32)
@@ -269,6 +271,10 @@ __device__ __forceinline__ void wgmma_m64(float (&d)[8], const uint32_t (&a)[4],
 template <class E, bool add = true>
 __device__ __forceinline__ void wgmma_m64(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
   MR_WGMMA("32", 16, "{%16, %17, %18, %19}, %20", "%21");
+}
+template <class E, bool add = true>
+__device__ __forceinline__ void wgmma_m64(float (&d)[24], const uint32_t (&a)[4], uint64_t b) {
+  MR_WGMMA("48", 24, "{%24, %25, %26, %27}, %28", "%29");
 }
 template <class E, bool add = true>
 __device__ __forceinline__ void wgmma_m64(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
