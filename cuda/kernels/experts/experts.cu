@@ -189,11 +189,10 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
     if (runs(GroupedForm::kMany)) return launch_expert_gemm_as(GroupedForm::kMany, args, on);
   }
   // If no kernel takes whole tiles, or it needs more shared memory than the device has, tiles are divided.
-  const bool by_wgmma = args.tile > kMostExpertTile && args.tile <= kDecodeWgmmaTile && runs(GroupedForm::kSeveralWgmma);
-  if (by_wgmma) return launch_expert_gemm_as(GroupedForm::kSeveralWgmma, args, on);
-  const bool few = runs(GroupedForm::kFew);
-  const bool by_several = args.tile <= kMostExpertTile && runs(GroupedForm::kSeveral) && !(few && prefers_few(args));
-  if (by_several) return launch_expert_gemm_as(GroupedForm::kSeveral, args, on);
+  const bool few = runs(GroupedForm::kFew), several = args.tile <= kMostExpertTile && runs(GroupedForm::kSeveral);
+  const bool wgmma = args.tile <= kDecodeWgmmaTile && runs(GroupedForm::kSeveralWgmma);
+  if ((several || wgmma) && !(few && prefers_few(args)))
+    return launch_expert_gemm_as(several ? GroupedForm::kSeveral : GroupedForm::kSeveralWgmma, args, on);
   return launch_expert_gemm_as(few ? GroupedForm::kFew : GroupedForm::kFewOne, args, on);
 }
 

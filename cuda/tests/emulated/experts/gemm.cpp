@@ -67,9 +67,10 @@ cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
   if (args.rows == 1 && args.count == 2 && has(GroupedForm::kOneGated))
     return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneGated), at_once(args.pairs * panels), p);
   if (args.rows < kLeastForEight) return launch_form<T>(GroupedForm::kFewOne, args);
-  if (args.tile > kMostExpertTile && has(GroupedForm::kSeveralWgmma)) return launch_form<T>(GroupedForm::kSeveralWgmma, args);
-  const bool several = args.tile <= kMostExpertTile && has(GroupedForm::kSeveral) && !prefers_few(args);
-  return launch_form<T>(several ? GroupedForm::kSeveral : GroupedForm::kFew, args);
+  const bool several = args.tile <= kMostExpertTile && has(GroupedForm::kSeveral), wgmma = has(GroupedForm::kSeveralWgmma);
+  if ((several || wgmma) && !prefers_few(args))
+    return launch_form<T>(several ? GroupedForm::kSeveral : GroupedForm::kSeveralWgmma, args);
+  return launch_form<T>(GroupedForm::kFew, args);
 }
 
 // Calls run(the type as a constant) for the types of the tests, because each takes seconds to compile.
