@@ -380,12 +380,13 @@ __global__ void __launch_bounds__(256, SeveralLayout<T, A, 228>::blocks) several
   block.run();
 }
 
-// Operands of several terms have no such kernel: few models have them, and few_rows.cuh gives the same bits.
+// Operands of several terms have no such kernel: few models have them, and few_rows.cuh gives the same bits. Nor has a build for compute
+// capability 9.0 alone, where several_rows_wgmma.cuh takes every tile.
 template <int32_t T>
 GemvKernel several_rows_kernel(Act act) {
   return with_multiplied_act<T, GemvKernel>(act, [](auto element) -> GemvKernel {
     using A = decltype(element);
-    if constexpr (OperandSplit<T, A>::single) {
+    if constexpr (MR_HOPPER != 2 && OperandSplit<T, A>::single) {
       return {reinterpret_cast<const void*>(&several_rows<T, A>),
               [](int32_t capability) {
                 return gemv_shared_bytes(capability, [](auto room) { return SeveralLayout<T, A, decltype(room)::value>::bytes; });
