@@ -11,8 +11,8 @@
 // do. It has all of K and keeps the sum of the current split-K slice and the sum of the slices before it, so a pair has the bits of
 // few_rows.cuh: mma and wgmma agree (gemm/mma_agreement.h), and folded blocks multiply mins by mma as few_rows does.
 //
-// Blocks are persistent and take items from a counter (grouped_work.cuh); the next item's stages arrive during the epilogue. What lies
-// in columns without a pair does not matter, because columns do not meet.
+// Blocks are persistent and take items from a counter (grouped_work.cuh); the next item's stages arrive during the epilogue. The content of
+// columns without a pair does not matter, because columns do not meet.
 #pragma once
 
 #include "kernels/experts/grouped_epilogue.cuh"

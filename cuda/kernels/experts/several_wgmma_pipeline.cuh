@@ -27,7 +27,7 @@ struct SeveralWgmmaLayout {
   static constexpr int32_t sums_of_eight = 3 * 128, sums = kFolds<T> ? pairs / 8 * sums_of_eight : 0;
   static constexpr int32_t sums_at = rows + panels * panel, stage = (sums_at + sums + 1023) / 1024 * 1024;
   static constexpr int32_t exchange_each = 512;  // of a consumer warp: the sums of a fragment
-  static constexpr int32_t works = 10 * 16;      // what items the stages are of, and two items on their way
+  static constexpr int32_t works = 10 * 16;      // the items of the stages, and two items on their way
   static constexpr int32_t fixed = consumers * exchange_each + works + 128 + 1024;  // barriers; 1024: to align the stages
   static constexpr int32_t most = 227 * 1024, stages_that_fit = (most - fixed) / stage, stages = stages_that_fit > 8 ? 8 : stages_that_fit;
   static constexpr int32_t bytes = stages * stage + fixed;
@@ -188,6 +188,7 @@ struct SeveralWgmmaPipeline {
     int32_t unannounced = 0, counts[Layout::in_flight + 1] = {};  // pairs of the requested stages, the latest first
     const bool leads = producer() == 0 && lane == 0;
     const int32_t step = static_cast<int32_t>(gridDim.x);
+    const bool takes = items > 2 * step;  // otherwise no block has a third item
     int32_t following = static_cast<int32_t>(blockIdx.x) + step;
     GroupedWork work = work_of(static_cast<int32_t>(blockIdx.x));
     int32_t pairs[kRowSteps];
@@ -195,13 +196,13 @@ struct SeveralWgmmaPipeline {
     for (uint32_t way = works + Layout::stages * 16, turn = 0; work.item < items; turn ^= 16) {
       const Feed feed = feed_of(work, pairs);
       const GroupedWork next = work_of(following);
-      int32_t counted = 0;
+      int32_t counted = items;
 #pragma unroll 1
       for (int32_t unit = 0; unit < units; unit += kUnits, cursor.next()) {
         barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
         if (unit == 0 && leads) {
           work.write(works + cursor.stage * 16);
-          counted = count_grouped_item(grouped.plan.done);
+          if (takes) counted = count_grouped_item(grouped.plan.done);
         }
         if (elected()) request_weights(feed, unit, cursor.stage);
         __syncwarp();
@@ -217,7 +218,7 @@ struct SeveralWgmmaPipeline {
         announce(landed, counts[Layout::in_flight]);
       }
       if (leads) {
-        end_grouped_items(grouped.plan.done, counted, items);
+        if (takes) end_grouped_items(grouped.plan.done, counted, items);
         store_shared4(way + turn, static_cast<uint32_t>(2 * step + counted));
       }
       // All producer warps have read what was in this place two items ago, because they have met since then.
