@@ -254,12 +254,13 @@ void rows_kernels(int32_t rows) {
                   static_cast<void*>(branch)}) cudaFree(p);
 }
 
-// A gated delta net of 16 key heads and 32 value heads of 128 x 128, and 4 taps: `chains` sequences of `tokens` rows each.
-void states(int32_t chains, int32_t tokens) {
-  constexpr int32_t kKeyHeads = 16, kValues = kHeads * kDim, kWidth = 2 * kKeyHeads * kDim + kValues, kConv = 4;
-  constexpr int64_t kStored = (kConv - 1) * kWidth, kStride = kStored + int64_t{kValues} * kDim;
+// A gated delta net of 16 key heads and `heads` value heads of 128 x 128, and 4 taps: `chains` sequences of `tokens` rows each.
+void states(int32_t heads, int32_t chains, int32_t tokens) {
+  constexpr int32_t kKeyHeads = 16, kConv = 4;
+  const int32_t values = heads * kDim, width = 2 * kKeyHeads * kDim + values;
+  const int64_t stored = int64_t{kConv - 1} * width, stride = stored + int64_t{values} * kDim;
   const int32_t rows = chains * tokens;
-  const int64_t plane = chains * kStride;
+  const int64_t plane = chains * stride;
   const int32_t planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 4), 1, kLaunches));
   std::vector<StateChain> all;
   std::vector<StateSegment> segments;
@@ -273,31 +274,32 @@ void states(int32_t chains, int32_t tokens) {
   StateSegment* const d_segments = device(segments);
   int32_t* const d_chain_of = device(chain_of);
   float* const memory = device<float>(static_cast<size_t>(plane) * static_cast<size_t>(planes));
-  float* const in = device(noise(static_cast<size_t>(rows) * kWidth, 0.1f));
-  float* const u = device(noise(static_cast<size_t>(rows) * kWidth, 0.1f));
-  float* const scalars = device(noise(static_cast<size_t>(rows) * kHeads, 1));
-  float* const weights = device(noise(size_t{kConv} * kWidth, 0.5f));
-  float* const negative = device(std::vector<float>(kHeads, -0.1f));
-  float* const gates = device<float>(static_cast<size_t>(rows) * kValues);
-  uint16_t* const out = device<uint16_t>(static_cast<size_t>(rows) * kValues);
+  float* const in = device(noise(static_cast<size_t>(rows) * static_cast<size_t>(width), 0.1f));
+  float* const u = device(noise(static_cast<size_t>(rows) * static_cast<size_t>(width), 0.1f));
+  float* const scalars = device(noise(static_cast<size_t>(rows) * static_cast<size_t>(heads), 1));
+  float* const weights = device(noise(size_t{kConv} * static_cast<size_t>(width), 0.5f));
+  float* const negative = device(std::vector<float>(static_cast<size_t>(heads), -0.1f));
+  float* const gates = device<float>(static_cast<size_t>(rows) * static_cast<size_t>(values));
+  uint16_t* const out = device<uint16_t>(static_cast<size_t>(rows) * static_cast<size_t>(values));
   const StateRows step{d_chains, d_segments, d_chain_of, d_chain_of, rows, chains};
-  const auto layer = [&](int i) { return StateMemory{memory + i % planes * plane, kStride}; };
+  const auto layer = [&](int i) { return StateMemory{memory + i % planes * plane, stride}; };
   const int launches = tokens > 1 ? 4 : kLaunches;
   const auto convolve = [&](int i, const Stream& on) {
-    return launch_convolve({step, layer(i), in, kWidth, weights, kConv, kWidth, false, kKeyHeads, kDim, 0.088f, u, nullptr, 0, Act::kF16, 1},
+    return launch_convolve({step, layer(i), in, width, weights, kConv, width, false, kKeyHeads, kDim, 0.088f, u, nullptr, 0, Act::kF16, 1},
                            on);
   };
   // The results lie over the values, as in a step.
   float* const o = u + 2 * kKeyHeads * kDim;
   const auto delta = [&](int i, const Stream& on) {
-    return launch_delta({{step, layer(i), in, kWidth, kConv, kWidth, false}, u, kWidth, scalars, scalars, kHeads, negative, negative,
-                         kHeads, kKeyHeads, kDim, kDim, false, o, kWidth}, on);
+    return launch_delta({{step, layer(i), in, width, kConv, width, false}, u, width, scalars, scalars, heads, negative, negative,
+                         heads, kKeyHeads, kDim, kDim, false, o, width}, on);
   };
   const auto gate_norm = [&](int, const Stream& on) {
-    return launch_gate_norm({o, gates, kWidth, kValues, weights, 1e-5f, rows, kHeads, kDim, out, kValues, Act::kF16, 1}, on);
+    return launch_gate_norm({o, gates, width, values, weights, 1e-5f, rows, heads, kDim, out, values, Act::kF16, 1}, on);
   };
-  const double convolved = 8.0 * rows * kWidth + 4.0 * chains * kStored, carried = 8.0 * chains * kStride + 4.0 * rows * (kWidth + kValues);
-  const double normed = 10.0 * rows * kValues, operations = 7.0 * rows * kValues * kDim;
+  const double convolved = 8.0 * rows * width + 4.0 * chains * stored, carried = 8.0 * chains * stride + 4.0 * rows * (width + values);
+  const double normed = 10.0 * rows * values, operations = 7.0 * rows * values * kDim;
+  std::printf("%d value heads\n", heads);
   line("convolve", chains, tokens, time_of(convolve, launches), convolved, 0);
   // Not as dependents: in a step other kernels run between two deltas, and a delta reads S before it waits.
   line("delta", chains, tokens, time_of([&](int i, const Stream& on) { return delta(i, Stream{on.stream, false}); }, launches), carried,
@@ -376,8 +378,9 @@ int main(int argc, char** argv) {
     for (const auto& [prefix, rows] : prompts)
       if (asked("prefill")) prefill(prefix, rows, properties.multiProcessorCount, kv);
   const std::vector<std::pair<int32_t, int32_t>> chains = {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 512}, {1, 4096}, {4, 1024}};
-  for (const auto& [count, tokens] : chains)
-    if (asked("states")) states(count, tokens);
+  for (const int32_t heads : {32, 48})
+    for (const auto& [count, tokens] : chains)
+      if (asked("states")) states(heads, count, tokens);
   for (const int32_t rows : {1, 64}) {
     if (!asked("sampler")) break;
     const auto params = [](float temperature, auto change) {
