@@ -255,7 +255,7 @@ void rows_kernels(int32_t rows) {
 }
 
 // A gated delta net of 16 key heads and `heads` value heads of 128 x 128, and 4 taps: `chains` sequences of `tokens` rows each.
-void states(int32_t heads, int32_t chains, int32_t tokens) {
+void states(int32_t heads, int32_t chains, int32_t tokens, int32_t sm_count) {
   constexpr int32_t kKeyHeads = 16, kConv = 4;
   const int32_t values = heads * kDim, width = 2 * kKeyHeads * kDim + values;
   const int64_t stored = int64_t{kConv - 1} * width, stride = stored + int64_t{values} * kDim;
@@ -292,7 +292,7 @@ void states(int32_t heads, int32_t chains, int32_t tokens) {
   float* const o = u + 2 * kKeyHeads * kDim;
   const auto delta = [&](int i, const Stream& on) {
     return launch_delta({{step, layer(i), in, width, kConv, width, false}, u, width, scalars, scalars, heads, negative, negative,
-                         heads, kKeyHeads, kDim, kDim, false, o, width}, on);
+                         heads, kKeyHeads, kDim, kDim, false, o, width, sm_count}, on);
   };
   const auto gate_norm = [&](int, const Stream& on) {
     return launch_gate_norm({o, gates, width, values, weights, 1e-5f, rows, heads, kDim, out, values, Act::kF16, 1}, on);
@@ -380,7 +380,7 @@ int main(int argc, char** argv) {
   const std::vector<std::pair<int32_t, int32_t>> chains = {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 512}, {1, 4096}, {4, 1024}};
   for (const int32_t heads : {32, 48})
     for (const auto& [count, tokens] : chains)
-      if (asked("states")) states(heads, count, tokens);
+      if (asked("states")) states(heads, count, tokens, properties.multiProcessorCount);
   for (const int32_t rows : {1, 64}) {
     if (!asked("sampler")) break;
     const auto params = [](float temperature, auto change) {

@@ -103,6 +103,7 @@ void Rank::gated_delta(const StepShape& shape, int32_t index, const Stream& on) 
   delta.tiled_heads = (m.flags & MR_MIX_TILED_HEADS) != 0;
   delta.out = space.convolved + 2 * key_width(m);  // over the values
   delta.out_stride = delta.u_stride;
+  delta.sm_count = device().properties.multiProcessorCount;
   CUDA_CHECK(launch_delta(delta, on));
 
   const InputType type = mixed_type(index);

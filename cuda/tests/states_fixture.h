@@ -89,8 +89,9 @@ Computed joined(const Computed& a, const Computed& b) {
 // Runs steps of one layer over states on the device. Fresh states are NaN.
 class Steps {
  public:
-  Steps(const Layer& layer, int32_t states, int32_t pad = 4, Act act = Act::kF16, float out_scale = 0.25f)
-      : l_(layer), pad_(pad), act_(act), out_scale_(out_scale), states_(static_cast<size_t>(states * layer.stride())),
+  // sm_count: with 1, delta gives a group three columns where three value heads share a key head.
+  Steps(const Layer& layer, int32_t states, int32_t pad = 4, Act act = Act::kF16, float out_scale = 0.25f, int32_t sm_count = 1)
+      : l_(layer), pad_(pad), act_(act), out_scale_(out_scale), sm_count_(sm_count), states_(static_cast<size_t>(states * layer.stride())),
         taps_(layer.taps), a_(layer.a), dt_(layer.dt) {}
 
   // The segments of all pieces come in turns. Padding rows and chains are the last ones. Without padding the recurrence writes its results
@@ -183,6 +184,7 @@ class Steps {
       delta.tiled_heads = l_.tiled;
       delta.out = (over_values ? u.data() : o.data()) + first_value;
       delta.out_stride = out_stride;
+      delta.sm_count = sm_count_;
       all_u = u.read();
       MUST(launch_delta(delta, Stream{}));
       all_o = (over_values ? u : o).read();
@@ -225,6 +227,7 @@ class Steps {
   int32_t pad_;
   Act act_;
   float out_scale_;
+  int32_t sm_count_;
   Guarded<float> states_, taps_, a_, dt_;
 };
 
@@ -327,7 +330,8 @@ const std::vector<Layer>& delta_layers() {
     std::vector<Layer> all;
     for (const Layer& l : {Layer{4, 1, 128, 2, 64}, Layer{4, 2, 128, 4, 32, true}, Layer{4, 2, 64, 2, 32}, Layer{3, 1, 256, 1, 32},
                            Layer{4, 2, 16, 2, 8}, Layer{2, 1, 1, 1, 1}, Layer{3, 2, 2, 6, 3, true}, Layer{5, 1, 31, 2, 33},
-                           Layer{64, 3, 3, 3, 5}, Layer{4, 1, 512, 1, 2}, Layer{4, 2, 100, 2, 12}, Layer{4, 1, 128, 1, 20}})
+                           Layer{64, 3, 3, 3, 5}, Layer{4, 1, 512, 1, 2}, Layer{4, 2, 100, 2, 12}, Layer{4, 1, 128, 1, 20},
+                           Layer{4, 1, 128, 3, 64}, Layer{4, 2, 128, 6, 32, true}})
       all.push_back(with_weights(l, numbers));
     return all;
   }();

@@ -86,10 +86,41 @@ TEST(States, CutsChangeNoBits) {
   }
 }
 
+// A segment without rows copies a state, wherever it is in a chain.
+TEST(States, EmptySegmentsCopyStates) {
+  Numbers numbers(16);
+  for (const Layer& l : delta_layers()) {
+    const int32_t length = 9;
+    const Sequence s = sequence_of(l, length, numbers);
+    Steps whole(l, 1);
+    const Computed want = whole.run({{&s, 0, {{length, -1, 0}}}})[0];
+    const std::vector<float> end = whole.state(0);
+    SCOPED_TRACE(l.name());
+    Steps steps(l, 4);
+    EXPECT_TRUE(same(steps.run({{&s, 0, {{0, -1, 0}, {4, 0, 1}, {0, 1, 2}, {0, 2, 0}, {length - 4, 0, 1}, {0, 1, 3}}}})[0], want));
+    EXPECT_TRUE(same(steps.state(0), steps.state(2)));
+    EXPECT_TRUE(same(steps.state(1), end));
+    EXPECT_TRUE(same(steps.state(3), end));
+  }
+}
+
+// Blocks have two or three columns of a group, and both have the same bits and the same order of S.
+TEST(States, SmCountsChangeNoBits) {
+  Numbers numbers(17);
+  for (const Layer& l : {delta_layers()[12], delta_layers()[13]}) {
+    const int32_t length = 21;
+    const Sequence s = sequence_of(l, length, numbers);
+    Steps three(l, 1), two(l, 1, 4, Act::kF16, 0.25f, 64);
+    const Computed want = three.run({{&s, 0, {{length, -1, 0}}}})[0];
+    EXPECT_TRUE(same(two.run({{&s, 0, {{length, -1, 0}}}})[0], want)) << l.name();
+    EXPECT_TRUE(same(two.state(0), three.state(0))) << l.name();
+  }
+}
+
 // Decode, one position a step, gives the bits of a prompt of more rows than the kernels for few rows compute.
 TEST(States, PromptsAndDecodeGiveTheSameBits) {
   Numbers numbers(6);
-  for (const Layer& l : {delta_layers()[1], delta_layers()[4]}) {
+  for (const Layer& l : {delta_layers()[1], delta_layers()[4], delta_layers()[12]}) {
     const int32_t length = 300;
     const Sequence s = sequence_of(l, length, numbers);
     Steps prompt(l, 1), decode(l, 1);
@@ -220,11 +251,15 @@ TEST(States, ImpossibleShapesAreRefused) {
   delta.inputs.width = 2 * 513 + 1;
   delta.heads = delta.key_heads = delta.value_dim = 1;
   delta.key_dim = 513;
+  delta.sm_count = 1;
   EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue);
   delta.key_dim = 512;
   EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue) << "width";
   delta.inputs.width = 2 * 512 + 1;
   EXPECT_EQ(launch_delta(delta, Stream{}), cudaSuccess) << "no chains";
+  delta.sm_count = 0;
+  EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue) << "no SMs";
+  delta.sm_count = 1;
   delta.inputs.conv = 65;
   EXPECT_EQ(launch_delta(delta, Stream{}), cudaErrorInvalidValue);
   ConvolveArgs convolve{};
@@ -340,7 +375,7 @@ TEST(States, DependentLaunchesRepeatTheirBits) {
       MUST(launch_convolve({step, memory, in, width, taps, l.conv, width, false, l.key_heads, l.key_dim, l.scale(), u, nullptr, 0,
                             Act::kF16, 1}, on));
       MUST(launch_delta({{step, memory, in, width, l.conv, width, false}, u, width, scalars, scalars, l.heads, a, dt, l.heads,
-                         l.key_heads, l.key_dim, l.value_dim, false, o, values}, on));
+                         l.key_heads, l.key_dim, l.value_dim, false, o, values, 1}, on));
       MUST(launch_gate_norm({o, gates, values, values, norm, kEps, rows, l.heads, l.value_dim, out.data(), values, Act::kF16, 1}, on));
     }
     MUST(cudaStreamSynchronize(stream));

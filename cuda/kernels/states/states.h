@@ -97,6 +97,7 @@ struct DeltaArgs {
   bool tiled_heads;             // value head j has key head j % key_heads, else j / (heads / key_heads)
   float* out;                   // (rows, out_stride): o of all value heads; may be the values in u
   int64_t out_stride;
+  int32_t sm_count;             // of the device: selects how columns are divided, which changes no bits
 };
 cudaError_t launch_delta(const DeltaArgs& args, const Stream& on);
 
