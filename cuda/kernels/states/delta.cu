@@ -410,8 +410,8 @@ cudaError_t start(const DeltaArgs& a, const Stream& on) {
   static_assert(kShared <= 48 << 10, "more must be asked for");
   const int32_t stores = ((a.inputs.width + 3) / 4 + S::kThreads - 1) / S::kThreads, chunks = chunks_of<S>(a);
   const dim3 grid(static_cast<unsigned>(a.heads * chunks / S::kColumns + stores), static_cast<unsigned>(a.inputs.rows.chain_count));
-  // A dependent launch gives its blocks to the SMs that the kernel before it leaves first, three to an SM, and the others stay idle: 128
-  // blocks of 4 096 positions take 1 732 us and not 760. Prompts therefore wait for the whole kernel before them.
+  // Prompts wait for the whole kernel before them. As dependents, convolution, delta and norm of 4 096 positions took twice the sum of
+  // their times, probably because early blocks share the few SMs that are free first (README.md).
   const Stream spread{on.stream, on.dependent && is_short};
   return launch(spread, grid, dim3(S::kThreads), kShared, delta_of_chains<S, is_short>, a, chunks);
 }
