@@ -186,8 +186,11 @@ void decode(int32_t rows, int32_t length, int32_t sm_count, Kv kv) {
   for (void* p : {static_cast<void*>(workspace), static_cast<void*>(scratch), static_cast<void*>(history)}) cudaFree(p);
 }
 
+// How an 8-bit cache is widened: as the plan of a step says, or ahead, or by the blocks of each tile.
+enum class Widened { kAsPlanned, kAhead, kByTile };
+
 // `rows` tokens of a prompt after `prefix` others.
-void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv) {
+void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv, Widened widened = Widened::kAsPlanned) {
   const int32_t length = prefix + rows;
   std::vector<int32_t> slot(static_cast<size_t>(rows), 0), position;
   for (int32_t r = 0; r < rows; ++r) position.push_back(prefix + r);
@@ -195,15 +198,24 @@ void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv) {
   std::vector<PrefillTile> tiles;
   const int32_t most = prefill_tile_rows(kDim, kHeads, kKvHeads);
   for (int32_t at = 0; at < rows; at += most) tiles.push_back({at, std::min(most, rows - at), prefix + at});
-  const PrefillWork work{prefill_columns(kHeads, kKvHeads), sm_count, prefill_attention_capacity(std::max(rows, 2048), length)};
+  int32_t wide_blocks = 0;
+  if (widened != Widened::kByTile) MUST(prefill_wide_blocks(s.layout, length / kBlock + 1, &wide_blocks));
+  const PrefillWork work{prefill_columns(kHeads, kKvHeads), sm_count, prefill_attention_capacity(std::max(rows, 2048), length),
+                         PrefillSplit::kByWork, {wide_blocks, kBlock, kKvHeads, kDim, 0, widened == Widened::kAhead}};
   PrefillPlan plan;
   if (!plan_prefill(tiles, work, &plan)) std::exit(1);
   PrefillItem* const items = device(plan.items);
   PrefillMerge* const merges = device(plan.merges);
+  PrefillSpan* const spans = device(plan.spans);
+  const WideCache wide{plan.spans.empty() ? nullptr : device<uint8_t>(static_cast<size_t>(prefill_wide_bytes(s.layout, wide_blocks))),
+                       wide_blocks};
   uint8_t* const workspace = device<uint8_t>(static_cast<size_t>(prefill_attention_bytes(work.capacity, kHeads, kDim)));
   const double us = time_of([&](int i, const Stream& on) {
-    PrefillAttentionArgs args{s.layer(i), items, 0, merges, 0, workspace, work.capacity, sm_count};
+    PrefillAttentionArgs args{s.layer(i), items, 0, merges, 0, workspace, work.capacity, sm_count, wide};
     cudaError_t error = cudaSuccess;
+    if (wide.memory != nullptr)
+      error = launch_prefill_widen({args.common.rows, s.layout, args.common.keys, args.common.values, spans,
+                                    static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, wide}, on);
     for (int32_t g = 0; error == cudaSuccess && g < plan.group_count; ++g) {
       args.item_count = plan.groups[g].items;
       args.merge_count = plan.groups[g].merges;
@@ -213,8 +225,13 @@ void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv) {
     }
     return error;
   }, 4);
-  line(kv == Kv::kF8 ? "prefill attention, f8" : "prefill attention", rows, length, us, 0, 2.0 * rows * (2.0 * prefix + rows + 1) * kHeads * kDim);
-  for (void* p : {static_cast<void*>(items), static_cast<void*>(merges), static_cast<void*>(workspace)}) cudaFree(p);
+  const char* const name = widened == Widened::kAhead    ? "  f8 widened ahead"
+                           : widened == Widened::kByTile ? "  f8 widened by tile"
+                           : kv == Kv::kF8               ? "prefill attention, f8"
+                                                         : "prefill attention";
+  line(name, rows, length, us, 0, 2.0 * rows * (2.0 * prefix + rows + 1) * kHeads * kDim);
+  for (void* p : {static_cast<void*>(items), static_cast<void*>(merges), static_cast<void*>(spans), wide.memory,
+                  static_cast<void*>(workspace)}) cudaFree(p);
 }
 
 void rows_kernels(int32_t rows) {
@@ -377,6 +394,9 @@ int main(int argc, char** argv) {
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const auto& [prefix, rows] : prompts)
       if (asked("prefill")) prefill(prefix, rows, properties.multiProcessorCount, kv);
+  for (const Widened widened : {Widened::kAhead, Widened::kByTile})
+    for (const auto& [prefix, rows] : prompts)
+      if (asked("prefill")) prefill(prefix, rows, properties.multiProcessorCount, Kv::kF8, widened);
   const std::vector<std::pair<int32_t, int32_t>> chains = {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 512}, {1, 4096}, {4, 1024}};
   for (const int32_t heads : {32, 48})
     for (const auto& [count, tokens] : chains)

@@ -167,6 +167,12 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   prefill.workspace = space_.prefill;
   prefill.capacity = sizes_.prefill_places;
   prefill.sm_count = device().properties.multiProcessorCount;
+  if (plan.span_count > 0) {
+    prefill.wide = {space_.wide, sizes_.wide_blocks[static_cast<size_t>(kind)]};
+    PrefillWidenArgs widen{prefill.common.rows, args.layout, args.keys, args.values,
+                           reinterpret_cast<const PrefillSpan*>(space_.input + plan.span), plan.span_count, plan.wide_blocks, prefill.wide};
+    CUDA_CHECK(launch_prefill_widen(widen, on));
+  }
   for (int32_t i = 0; i < plan.group_count; ++i) {
     prefill.item_count = plan.groups[i].items;
     prefill.merge_count = plan.groups[i].merges;

@@ -179,6 +179,7 @@ struct Runner::State {
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
   check_config(config, model.desc());
+  model.device()->enter();
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
@@ -191,7 +192,6 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;
   // The GEMMs with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
-  model.device()->enter();
   out->prefill_grain = prefill_grain(model.shard(0).hidden().count);
 }
 

@@ -123,7 +123,7 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
          static_cast<uint64_t>(sizes.kinds.count()) *
              (align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
-              align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge))) +
+              align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge)) + align(static_cast<uint64_t>(rows) * sizeof(PrefillSpan))) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
          align(most_copies(config) * sizeof(BlockCopy)) + align(1) +  // in two lists
          align(most_state_copies(config) * sizeof(BlockCopy)) +
@@ -137,11 +137,13 @@ StepInput::StepInput(const Description& model, const mr_runner_config& config, c
       states_(sizes.state_floats != 0), logit_rows_(sizes.logit_rows),
       row_of_(static_cast<size_t>(config.max_batched_tokens)),
       feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
-  for (const AttentionKind& kind : sizes.kinds.kinds) {
+  for (size_t i = 0; i < sizes.kinds.kinds.size(); ++i) {
+    const AttentionKind& kind = sizes.kinds.kinds[i];
+    const PrefillWide wide{sizes.wide_blocks[i], config.block_size, kind.kv_heads, sizes.layouts[i].padded_dim, kind.window};
     const bool latent = kind.latent != 0;
     tilings_.push_back({latent ? prefill_latent_tile_rows(kind.heads) : prefill_tile_rows(kind.head_dim, kind.heads, kind.kv_heads),
                         {latent ? prefill_latent_columns(kind.heads) : prefill_columns(kind.heads, kind.kv_heads), sm_count,
-                         sizes.prefill_places}, {}});
+                         sizes.prefill_places, PrefillSplit::kByWork, wide}, {}});
     tilings_.back().tiles.reserve(row_of_.size());
   }
 }
@@ -210,8 +212,9 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
   for (Tiling& tiling : tilings_) tiling.tiles.clear();
   int32_t row = 0;
   for (const int32_t kernel_class : {MR_CLASS_DECODE, MR_CLASS_PREFILL}) {
-    int32_t first = 0;
+    int32_t first = 0, segment = 0;
     for (const mr_segment& s : plan.segments) {
+      ++segment;
       if (s.kernel_class == kernel_class) {
         for (int32_t i = 0; i < s.count; ++i, ++row) {
           slot[row] = s.slot;
@@ -223,7 +226,7 @@ void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vec
         }
         for (Tiling& tiling : tilings_)
           for (int32_t i = 0; kernel_class == MR_CLASS_PREFILL && i < s.count; i += tiling.tile_rows)
-            tiling.tiles.push_back({row - s.count + i, std::min(tiling.tile_rows, s.count - i), s.first_position + i});
+            tiling.tiles.push_back({row - s.count + i, std::min(tiling.tile_rows, s.count - i), s.first_position + i, segment});
       }
       first += s.count;
     }
@@ -300,6 +303,9 @@ void StepInput::pack_prefill(StepShape& shape, uint8_t* host) {
     StepShape::Prefill& of = shape.prefill[kind];
     place(prefill_.items, &of.item);
     place(prefill_.merges, &of.merge);
+    place(prefill_.spans, &of.span);
+    of.span_count = static_cast<int32_t>(prefill_.spans.size());
+    of.wide_blocks = prefill_.wide_blocks;
     of.group_count = prefill_.group_count;
     std::copy(std::begin(prefill_.groups), std::end(prefill_.groups), std::begin(of.groups));
   }

@@ -35,7 +35,8 @@ struct StepShape {
   struct Prefill {                    // of attention of one kind
     int32_t group_count = 0;
     PrefillGroup groups[kMostPrefillGroups] = {};
-    uint64_t item = 0, merge = 0;     // PrefillItem, PrefillMerge
+    uint64_t item = 0, merge = 0, span = 0;    // PrefillItem, PrefillMerge, PrefillSpan
+    int32_t span_count = 0, wide_blocks = 0;  // of all spans
   };
   Prefill prefill[kMostKinds] = {};
   int32_t sets = 0;

@@ -198,6 +198,12 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
   positions = static_cast<int32_t>(std::min<int64_t>(d.context, int64_t{c.kv_blocks} * c.block_size));
   decode_units = decode_attention_capacity(decode_rows, positions);
   prefill_places = prefill_attention_capacity(tokens, positions);
+  // The longest history and all rows of a step beyond it, or the whole pool.
+  const int64_t pool = int64_t{c.kv_blocks} + c.window_blocks, seen = (int64_t{positions} + tokens) / c.block_size + 1;
+  for (const KvLayout& layout : layouts) {
+    wide_blocks.push_back(0);
+    CUDA_CHECK(prefill_wide_blocks(layout, std::min(pool, seen), &wide_blocks.back()));
+  }
   rows_wanted = c.max_sample_rows + c.max_score_rows;
   hidden_rows = c.max_hidden_rows;
   hidden = d.hidden;
@@ -298,12 +304,14 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   for (const Rope& rope : d.ropes) frequencies.push_back(pieces.take<double>(std::max(rope.dims / 2, 1)));
   plan_first = pieces.take<int32_t>(int64_t{s.kinds.count()} * s.decode_parts * (s.decode_rows + 1));
   plan_span = pieces.take<int32_t>(int64_t{s.kinds.count()} * s.decode_parts);
-  int64_t most_prefill = 0;
+  int64_t most_prefill = 0, most_wide = 0;
   for (size_t kind = 0; kind < s.kinds.kinds.size(); ++kind) {  // the counters of decode attention lie where its kind says
     decode.push_back(pieces.bytes(static_cast<uint64_t>(decode_bytes(s, kind))));
     most_prefill = std::max(most_prefill, prefill_bytes(s, kind));
+    most_wide = std::max(most_wide, prefill_wide_bytes(s.layouts[kind], s.wide_blocks[kind]));
   }
   prefill = pieces.bytes(static_cast<uint64_t>(most_prefill));
+  wide = most_wide == 0 ? nullptr : pieces.bytes(static_cast<uint64_t>(most_wide));
   sampler = pieces.bytes(static_cast<uint64_t>(sampler_bytes(s.logit_rows, d.vocab)));
   const int64_t slot_count = c.max_sequences;
   slots.mask_words = (d.vocab + 31) / 32;

@@ -61,6 +61,7 @@ struct Sizes {
   int32_t decode_parts;   // such pieces in one step, at most
   int32_t decode_units;   // of decode attention's workspace
   int32_t prefill_places; // of prefill attention's
+  std::vector<int32_t> wide_blocks;  // by kind: KV blocks that its prompts widen ahead at once, at most (attention.h)
   int32_t logit_rows;     // at once
   int32_t positions;      // history kept for a slot: the context, or the whole pool if that is less
   int32_t rows_wanted;    // sample and score rows of one step, at most
@@ -72,7 +73,7 @@ struct Sizes {
   uint64_t record_bytes;    // of the slot records that travel at once, at most
   uint64_t mask_bytes;      // of the masks of one step, at most
 
-  // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
+  // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run. Some sizes depend on the current device.
   Sizes(const Description& model, const mr_runner_config& config, int32_t ranks = 1);
 
   uint64_t state_bytes() const { return static_cast<uint64_t>(state_floats) * sizeof(float); }
@@ -185,6 +186,7 @@ struct Workspace {
   int32_t* plan_span;   // (kinds, decode_parts)
   std::vector<void*> decode;          // by kind: decode attention's own
   void* prefill;   // prefill attention's own
+  void* wide;      // widened KV blocks of the layer that prompts attend in; null if no kind has any
   void* sampler;   // the sampler's own
   SlotTables slots;
   mr_row_result* results;   // (rows_wanted)

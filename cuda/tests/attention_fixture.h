@@ -56,6 +56,7 @@ struct Division {
   PrefillSplit split = PrefillSplit::kByWork;
   int32_t sm_count = 7;
   int32_t places = 0;  // slots of prefill's workspace; 0: room for every piece of every row if tiles must be split
+  int32_t wide = 0;    // KV blocks of the scratch for widened blocks, enough for all that the rows see; 0: none
 };
 
 // Runs decode (tiles empty) or prefill attention over the rows. Returns (rows, heads * dim), of the cache's type unless
@@ -115,21 +116,33 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
       MUST(launch_decode_attention({common, count, begin.plans[0], workspace.data(), division.sm_count}, Stream{}));
     synchronize();
   } else {
-    for (PrefillTile& t : tiles) t.position = rows[static_cast<size_t>(t.row)].position;
+    for (PrefillTile& t : tiles) {
+      t.position = rows[static_cast<size_t>(t.row)].position;
+      t.segment = rows[static_cast<size_t>(t.row)].sequence;
+    }
     const int32_t room = division.split == PrefillSplit::kAlways ? count * (prefill_piece_of(longest - 1) + 1)
                                                                  : prefill_attention_capacity(count, longest);
     const int32_t places = division.places != 0 ? division.places : room;
     PrefillPlan plan;
+    const PrefillWide scratch{division.wide, cache.layout.block_size, cache.layout.kv_heads, padded, cache.window, true};
     EXPECT_TRUE(plan_prefill(tiles, {prefill_columns(cache.shape.heads, cache.shape.kv_heads), division.sm_count, places,
-                                     division.split}, &plan));
+                                     division.split, scratch}, &plan));
+    EXPECT_EQ(plan.spans.empty(), division.wide == 0);
     Guarded<PrefillItem> items(plan.items);
     Guarded<PrefillMerge> merges(plan.merges);
     Guarded<uint8_t> workspace(static_cast<size_t>(prefill_attention_bytes(places, cache.shape.heads, cache.shape.dim)));
+    Guarded<PrefillSpan> spans(plan.spans);
+    Guarded<uint8_t> wide(static_cast<size_t>(prefill_wide_bytes(cache.layout, plan.spans.empty() ? 0 : division.wide)));
     Guarded<uint16_t> again(out.read());
     Guarded<unsigned> others(std::vector<unsigned>{0});
     for (int run = 0; run < division.runs; ++run) {
       PrefillAttentionArgs args{common, items, 0, merges, 0, workspace.data(), places, division.sm_count};
       if (run > 0) args.common.out = again.data();
+      if (!plan.spans.empty()) {
+        args.wide = {wide.data(), division.wide};
+        MUST(launch_prefill_widen({common.rows, cache.layout, common.keys, common.values, spans, static_cast<int32_t>(plan.spans.size()),
+                                   plan.wide_blocks, args.wide}, Stream{}));
+      }
       for (int32_t i = 0; i < plan.group_count; ++i) {
         args.item_count = plan.groups[i].items;
         args.merge_count = plan.groups[i].merges;

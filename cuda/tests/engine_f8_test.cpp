@@ -1,4 +1,4 @@
-// The size of an 8-bit cache, and the bytes that its steps claim to read.
+// The size of an 8-bit cache and of the scratch for its widened blocks, and the bytes that its steps claim to read.
 #include "src/step_bytes.h"
 #include "src/workspace.h"
 #include "tests/engine_fixture.h"
@@ -28,6 +28,21 @@ TEST(F8Cache, TakesAByteAnElementAndAScaleAHead) {
     const uint64_t sixteen = step_bytes(*model, Kv::kAct, plan);
     EXPECT_EQ(sixteen - eight, 100 * planes * kv_heads * static_cast<uint64_t>(head_dim - 4)) << head_dim;
   }
+}
+
+// The scratch is as large as the pool or as what a step sees, and part of the workspace that the cost names.
+TEST(F8Cache, CountsTheScratchOfWidenedBlocks) {
+  const auto device = open_device();
+  const auto model = random_model(device, desc_of(4, 2, 64), kF16);
+  mr_runner_cost eight{}, sixteen{};
+  Runner::cost(*model, config_of(MR_KV_F8), &eight);
+  Runner::cost(*model, config_of(MR_KV_BF16), &sixteen);
+  const Sizes sizes(model->desc(), config_of(MR_KV_F8)), without(model->desc(), config_of(MR_KV_BF16));
+  EXPECT_EQ(without.wide_blocks[0], 0);
+  const int32_t seen = (sizes.positions + sizes.tokens) / 16 + 1;
+  EXPECT_EQ(sizes.wide_blocks[0], device->properties.major == 9 && device->properties.minor == 0 ? std::min(512, seen) : 0);
+  const uint64_t bytes = static_cast<uint64_t>(sizes.wide_blocks[0]) * 2 * 16 * (2 * 64 * sizeof(uint16_t) + sizeof(float));
+  EXPECT_EQ(eight.workspace_bytes - sixteen.workspace_bytes, (bytes + 255) / 256 * 256);
 }
 
 // Logprobs of a prompt's tokens.

@@ -1,4 +1,5 @@
-// The plan of prefill attention: every row's pieces exactly once, in workspace slots of their own, within the capacity.
+// The plan of prefill attention: every row's pieces exactly once, in workspace slots of their own, within the capacity; and the blocks
+// that are widened ahead.
 #include "kernels/attention/prefill_plan.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,33 @@ TEST(PrefillPieces, CoverPositionsInOrder) {
     EXPECT_EQ(prefill_piece_of(prefill_piece_begin(piece + 1) - 1), piece);
   }
   EXPECT_EQ(prefill_piece_of((1 << 21) - 1), 513);
+}
+
+// Checks that the spans lie one after another, and that each item finds the blocks that its tiles of keys read in the span of its segment.
+void check_spans(const std::vector<PrefillTile>& tiles, const PrefillWork& work, const PrefillPlan& plan) {
+  const int32_t size = work.wide.block_size;
+  int32_t used = 0;
+  for (const PrefillSpan& span : plan.spans) {
+    EXPECT_EQ(span.place, used);
+    EXPECT_GE(span.first, 0);
+    used += span.count;
+  }
+  EXPECT_EQ(used, plan.wide_blocks);
+  EXPECT_LE(used, work.wide.blocks);
+  std::map<int32_t, int32_t> segment_of;  // by row
+  for (const PrefillTile& t : tiles) segment_of[t.row] = t.segment;
+  for (const PrefillItem& item : plan.items) {
+    if (plan.spans.empty()) break;
+    const int32_t end = item.position + item.count, window = work.wide.window;
+    const int32_t low = window == 0 || item.piece >= 0 ? 0 : std::max(item.position - window + 1, 0) / 128 * 128;
+    size_t of = 0;
+    while (of < plan.spans.size() && segment_of[plan.spans[of].row] != segment_of[item.row]) ++of;
+    ASSERT_LT(of, plan.spans.size());
+    const PrefillSpan& span = plan.spans[of];
+    EXPECT_EQ(item.wide, span.place - span.first);
+    EXPECT_LE(span.first, low / size);
+    EXPECT_GE(span.first + span.count, (end - 1) / size + 1);
+  }
 }
 
 // Checks that a plan computes every piece of every row once, and merges rows of split tiles and no others.
@@ -87,11 +115,12 @@ void check(const std::vector<PrefillTile>& tiles, const PrefillWork& work, const
       EXPECT_EQ(group_of[plan.merges[merge].row], g);
     }
   EXPECT_EQ(merge, plan.merges.size());
+  check_spans(tiles, work, plan);
 }
 
 std::vector<PrefillTile> tiles_of(int32_t position, int32_t rows, int32_t row = 0, int32_t most = 32) {
   std::vector<PrefillTile> tiles;
-  for (int32_t at = 0; at < rows; at += most) tiles.push_back({row + at, std::min(most, rows - at), position + at});
+  for (int32_t at = 0; at < rows; at += most) tiles.push_back({row + at, std::min(most, rows - at), position + at, row});
   return tiles;
 }
 
@@ -147,6 +176,37 @@ TEST(PrefillPlan, TakesMoreGroupsWhereThereAreFewPlacesAndRefusesTooFew) {
   EXPECT_EQ(plan.merges.size(), 128u);  // one tile a group
 }
 
+// Blocks are widened ahead where several tiles, or too few blocks of the kernel, would widen them. The rows are those of an 8B model.
+TEST(PrefillPlan, WidensBlocksAheadIfThatIsFaster) {
+  PrefillWork work{8, 132, prefill_attention_capacity(4096, 200000), PrefillSplit::kByWork, {8192, 16, 8, 128}};
+  PrefillPlan plan;
+  const auto blocks_of = [&](int32_t position, int32_t rows) {
+    const std::vector<PrefillTile> tiles = tiles_of(position, rows);
+    EXPECT_TRUE(plan_prefill(tiles, work, &plan));
+    check(tiles, work, plan);
+    return plan.wide_blocks;
+  };
+  EXPECT_EQ(blocks_of(0, 4096), 256);
+  EXPECT_EQ(blocks_of(0, 512), 32);
+  EXPECT_EQ(blocks_of(2000, 60), 129);
+  EXPECT_EQ(blocks_of(100000, 128), 6258);
+  EXPECT_EQ(blocks_of(100000, 32), 0) << "the keys are widened once anyway, and stay in shared memory";
+  EXPECT_EQ(blocks_of(0, 64), 0) << "a launch takes longer";
+  // Neighbours whose rows and positions follow one another are two sequences.
+  std::vector<PrefillTile> tiles = tiles_of(0, 1024), more = tiles_of(1024, 1000, 1024);
+  tiles.insert(tiles.end(), more.begin(), more.end());
+  ASSERT_TRUE(plan_prefill(tiles, work, &plan));
+  check(tiles, work, plan);
+  ASSERT_EQ(plan.spans.size(), 2u);
+  EXPECT_EQ(plan.wide_blocks, 64 + 127);
+  EXPECT_EQ(plan.items.back().wide, plan.items.back().row < 1024 ? 0 : 64);
+  work.wide.window = 1024;
+  EXPECT_EQ(blocks_of(8192, 4096), 256 + 64);
+  work.wide.window = 0;
+  work.wide.blocks = 255;
+  EXPECT_EQ(blocks_of(0, 4096), 0) << "no room";
+}
+
 TEST(PrefillPlan, FitsTheCapacityOfEveryRunner) {
   uint64_t state = 7;
   const auto below = [&state](int64_t n) {
@@ -164,7 +224,8 @@ TEST(PrefillPlan, FitsTheCapacityOfEveryRunner) {
       row += rows;
     }
     const PrefillWork work{1 + below(200), 1 + below(200), prefill_attention_capacity(tokens, positions),
-                           static_cast<PrefillSplit>(below(3))};
+                           static_cast<PrefillSplit>(below(3)),
+                           {below(1 << 18), 16 << below(2), 1 + below(8), 64, below(2) * below(3000), below(2) == 0}};
     ASSERT_TRUE(plan_prefill(tiles, work, &plan)) << tokens << " rows of at most " << positions;
     check(tiles, work, plan);
     if (work.split == PrefillSplit::kNever) {

@@ -98,6 +98,12 @@ int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, in
 int32_t prefill_tile_rows(int32_t head_dim, int32_t heads, int32_t kv_heads);
 int32_t prefill_columns(int32_t heads, int32_t kv_heads);  // PrefillWork::columns
 
+// WideCache is scratch for KV blocks of an 8-bit cache that are widened ahead (prefill_widen.cuh). Its size depends on `blocks`.
+struct WideCache {
+  void* memory = nullptr;  // prefill_wide_bytes(...) bytes, 256-byte aligned; null: none, attention reads the cache as it is
+  int32_t blocks = 0;
+};
+
 struct PrefillAttentionArgs {
   AttentionArgs common;
   const PrefillItem* items;    // device memory
@@ -107,9 +113,27 @@ struct PrefillAttentionArgs {
   void* workspace;             // prefill_attention_bytes(...) bytes, 256-byte aligned; reusable after the kernels
   int32_t capacity;            // slots of the workspace, as the plan was given
   int32_t sm_count;
+  WideCache wide = {};         // if the plan has spans: written by launch_prefill_widen, for all groups
 };
 // Launches one group of a plan.
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on);
+
+struct PrefillWidenArgs {
+  Rows rows;
+  KvLayout layout;
+  const void *keys, *values;  // block 0 of the layer
+  const PrefillSpan* spans;   // of the plan, in device memory
+  int32_t span_count;
+  int32_t block_count;        // PrefillPlan::wide_blocks
+  WideCache wide;
+};
+// Widens the blocks of a plan's spans. Fails on devices and of layouts that have no such kernel (prefill_wide_blocks).
+cudaError_t launch_prefill_widen(const PrefillWidenArgs& args, const Stream& on);
+
+// Returns in *blocks how many KV blocks a runner's scratch holds: `most`, but not more than 512 MiB of elements; 0 if the current device
+// and the layout have no kernel that widens them ahead. Prompts that see more blocks are attended without the scratch.
+cudaError_t prefill_wide_blocks(const KvLayout& layout, int64_t most, int32_t* blocks);
+int64_t prefill_wide_bytes(const KvLayout& layout, int32_t blocks);
 
 // Bytes of a workspace of `capacity` slots. A slot holds a row's partial result of all heads.
 int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_dim);

@@ -1,5 +1,5 @@
 // attention/prefill_fetch: the producer warps of prefill_wgmma, which load keys and values tile by tile, unit after
-// unit, as far ahead as there are stages.
+// unit, as far ahead as there are stages: from a cache of 16 bits, or from the scratch of prefill_widen.cuh.
 #pragma once
 
 #include "kernels/attention/prefill_unit.cuh"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void zero_rows(uint32_t tile, int32_t begin, int32_t 
 // Run by one warp for keys and by another for values. Blocks past the last key of a unit are not read. Keys past it may
 // be anything, because their scores are masked; values past it must be zeros, because a weight of 0 does not cancel a
 // NaN.
-template <int32_t dim, bool values>
+template <int32_t dim, bool values, bool wide>
 __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map, uint32_t memory, int32_t lane) {
   using Layout = UnitLayout<dim>;
   const KvLayout& layout = p.args.common.layout;
@@ -35,15 +35,21 @@ __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map
   uint32_t zeroed = 0;  // parity of the barrier `came`
   for (UnitSchedule schedule(p); schedule.there(); ++schedule.round) {
     const Unit unit(p, schedule.unit());
-    const int32_t* const table = p.args.common.rows.block_ids + p.args.common.rows.table[unit.item.row];
+    const int32_t* const table = wide ? nullptr : p.args.common.rows.block_ids + p.args.common.rows.table[unit.item.row];
     const int32_t last = unit.last_key();
     for (int32_t key = unit.first_key(Layout::tile_keys); key <= last; key += Layout::tile_keys, at.next()) {
       const int32_t rows = min(Layout::tile_keys, last + 1 - key), blocks = (rows + layout.block_size - 1) >> shift;
-      const int32_t id = lane < blocks ? table[(key >> shift) + lane] : 0;
+      const int32_t entry = (key >> shift) + lane, id = wide ? unit.item.wide + entry : lane < blocks ? table[entry] : 0;
       const uint32_t stage = stage_memory + static_cast<uint32_t>(at.stage * Layout::side);
       const uint32_t ready = full + static_cast<uint32_t>(at.stage * 8), done = values && rows < Layout::tile_keys ? came : ready;
       barrier_wait(empty + static_cast<uint32_t>(at.stage * 8), at.phase ^ 1);
-      if (elected()) barrier_expect(done, static_cast<uint32_t>(blocks * block_bytes * Layout::halves));
+      const uint32_t scale_bytes = wide && !values ? static_cast<uint32_t>(blocks * layout.block_size * 4) : 0;
+      if (elected()) barrier_expect(done, static_cast<uint32_t>(blocks * block_bytes * Layout::halves) + scale_bytes);
+      if constexpr (wide && !values) {
+        const int64_t block = int64_t{unit.kv_head} * p.args.wide.blocks + unit.item.wide + (key >> shift);
+        if (elected()) bulk_copy(memory + static_cast<uint32_t>(Layout::scales + at.stage * 2 * Layout::tile_keys * 4),
+                                 p.wide_scales + (block << shift), scale_bytes, done);
+      }
       for (int32_t i = 0; i < blocks; ++i) {
         const int32_t row = (__shfl_sync(0xffffffffu, id, i) * layout.kv_heads + unit.kv_head) << shift;
         if (elected()) {

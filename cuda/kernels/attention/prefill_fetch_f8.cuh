@@ -1,4 +1,5 @@
-// attention/prefill_fetch_f8: the producer warpgroup of prefill_wgmma for caches of 8 bits.
+// attention/prefill_fetch_f8: the producer warpgroup of prefill_wgmma for caches of 8 bits whose blocks are not widened ahead
+// (prefill_widen.cuh, which states how NaN scales are handled).
 //
 // The elements of a tile are copied into the second half of its stage, as they lie in the cache. The warpgroup then widens them in
 // place to the layout's type, in the order that tensor copies have (attention/wgmma.cuh):
@@ -8,34 +9,17 @@
 //
 // The first half of the dims is written while elements are read. Those of the second half wait in registers until every thread has
 // read its own. Values are one tile later than keys, because products need them one tile later.
-//
-// Keys are widened exactly, and consumers multiply scores by the scales. A value times its scale is rounded once to the layout's type.
-// A value whose scale is NaN would reach the rows that do not see its token, because a weight of 0 does not cancel a NaN. So it becomes
-// 0, and the scale of the token's key becomes NaN: its score is NaN in every row that sees it, and masked in all others.
 #pragma once
 
 #include "kernels/attention/prefill_unit.cuh"
+#include "kernels/attention/prefill_widen.cuh"
 #include "kernels/attention/wgmma.cuh"
-#include "kernels/f8.cuh"
 
 namespace mr::cuda::prefill {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int32_t kWidenBarrier = 5;  // of the producer warpgroup; see prefill_wgmma_kernel.cuh for the others
-
-// Returns 16 elements times a factor, which must be a scale times WideF8<T>::kFactor.
-template <class T>
-__device__ __forceinline__ void scaled_f8(const uint4& elements, float factor, uint4 (&out)[2]) {
-  widen_f8<T>(elements, out);
-  const auto scale = [&](uint32_t& both) {
-    typename ActOps<T>::Pair pair;
-    memcpy(&pair, &both, sizeof pair);
-    both = ActOps<T>::pack(ActOps<T>::to(pair.x) * factor, ActOps<T>::to(pair.y) * factor);
-  };
-#pragma unroll
-  for (int32_t i = 0; i < 2; ++i) scale(out[i].x), scale(out[i].y), scale(out[i].z), scale(out[i].w);
-}
 
 template <class T, int32_t dim>
 struct F8Producer {
@@ -101,11 +85,10 @@ struct F8Producer {
     for (int32_t n = 0; n < kPieces; ++n) {
       if constexpr (of_values) {
         const float scale = load_shared_float(scale_at(1, n));
-        const float most = std::is_same_v<T, __half> ? 145.0f : scale;  // 448 * 145 is within f16's range
-        factor[n] = isnan(scale) || n * 32 + first_row >= rows ? 0.0f : fminf(scale, most) * WideF8<T>::kFactor;
+        factor[n] = n * 32 + first_row >= rows ? 0.0f : value_factor<T>(scale);
       } else if (piece == 0) {
         const float of_key = load_shared_float(scale_at(0, n)), of_value = load_shared_float(scale_at(1, n));
-        store_shared4(scale_at(0, n), __float_as_uint((isnan(of_value) ? of_value : of_key) * WideF8<T>::kFactor));
+        store_shared4(scale_at(0, n), __float_as_uint(score_factor<T>(of_key, of_value)));
       }
     }
     const auto load = [&](int32_t half, int32_t n) {
@@ -116,8 +99,8 @@ struct F8Producer {
     const auto store = [&](int32_t half, int32_t n, const uint4& elements) {
       const int32_t row = n * 32 + first_row;
       uint4 wide[2];
-      if constexpr (of_values) scaled_f8<T>(elements, factor[n], wide);
-      else widen_f8<T>(elements, wide);
+      widen_f8<T>(elements, wide);
+      if constexpr (of_values) wide[0] = scaled_values<T>(wide[0], factor[n]), wide[1] = scaled_values<T>(wide[1], factor[n]);
       const uint32_t to = stage + static_cast<uint32_t>(half * Layout::half + row * 128);
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) store_shared16(to + static_cast<uint32_t>((piece * 2 + i) ^ row % 8) * 16, wide[i]);

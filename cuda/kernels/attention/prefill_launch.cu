@@ -50,6 +50,18 @@ int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_di
          aligned(static_cast<int64_t>(capacity) * heads * halves_of(padded_dim) * static_cast<int64_t>(sizeof(float2)));
 }
 
+cudaError_t prefill_wide_blocks(const KvLayout& layout, int64_t most, int32_t* blocks) {
+  constexpr int64_t kMostBytes = int64_t{512} << 20;
+  bool wgmma = false;
+  const cudaError_t error = wgmma_supports(layout, &wgmma);
+  *blocks = wgmma && layout.kv == Kv::kF8 ? static_cast<int32_t>(std::min(most, kMostBytes / (2 * WidePlanes::plane_bytes(layout)))) : 0;
+  return error;
+}
+
+int64_t prefill_wide_bytes(const KvLayout& layout, int32_t blocks) {
+  return blocks * (2 * WidePlanes::plane_bytes(layout) + int64_t{layout.kv_heads} * layout.block_size * static_cast<int64_t>(sizeof(float)));
+}
+
 int32_t attention_shared_bytes(int32_t head_dim) {
   int32_t bytes = 0;
   (void)with_head_dim(pad_head_dim(head_dim), [&](auto dim) {

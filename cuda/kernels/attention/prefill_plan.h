@@ -40,6 +40,7 @@ struct PrefillTile {
   int32_t row;       // first row of the step
   int32_t count;     // rows at consecutive positions of one slot; 1 .. prefill_tile_rows(...)
   int32_t position;  // of the first row
+  int32_t segment = 0;  // tiles of one segment follow one another and have equal numbers; neighbouring segments have different ones
 };
 
 // PrefillItem is the work of some blocks, in device memory: a tile over all pieces of its keys, or over one of them.
@@ -49,6 +50,7 @@ struct PrefillItem {
   int32_t piece;       // -1: all, merged one after another
   int32_t place;       // slot of the first row's partial result; -1: the tile has a single piece and needs none
   int32_t position;    // of the tile's first row
+  int32_t wide = 0;    // entry 0 of the row's block table is this block of the scratch; for plans that widen blocks
 };
 
 // PrefillMerge is a row of a split tile. Its partial results are in slots place, place + stride, ... in the order of
@@ -59,11 +61,26 @@ struct PrefillMerge {
 
 enum class PrefillSplit { kByWork, kNever, kAlways };  // all but the first are for tests
 
+// PrefillWide describes the scratch for widened blocks of an 8-bit cache (prefill_widen.cuh).
+struct PrefillWide {
+  int32_t blocks = 0;   // KV blocks that it holds; 0: blocks are not widened ahead
+  int32_t block_size = 0, kv_heads = 0, padded_dim = 0;
+  int32_t window = 0;   // of the rows; 0: none
+  bool always = false;  // if there is room, whatever the times are; for tests
+};
+
 struct PrefillWork {
   int32_t columns;   // blocks of one item: kv heads, or more if a group of query heads is wider than a tile
   int32_t sm_count;
   int32_t capacity;  // slots of the workspace
   PrefillSplit split = PrefillSplit::kByWork;
+  PrefillWide wide = {};
+};
+
+// PrefillSpan is the KV blocks that the rows of a segment see: entries [first, first + count) of the block table of row `row` are
+// widened into the blocks [place, place + count) of the scratch.
+struct PrefillSpan {
+  int32_t row, first, count, place;
 };
 
 // PrefillGroup is items and merges that run together, after those of the groups before. Each group may use all slots.
@@ -77,12 +94,17 @@ struct PrefillPlan {
   std::vector<PrefillMerge> merges;  // by group
   PrefillGroup groups[kMostPrefillGroups];
   int32_t group_count;  // no group is empty
+  std::vector<PrefillSpan> spans;  // in ascending order of places, without gaps; none: attention reads the cache as it is
+  int32_t wide_blocks;             // of all spans
 };
 
 // Splits tiles that would take longer than the rest of the step's attention spread over the device, as long as some
 // group has slots; all other tiles are in the first group. Makes at most one item a tile, plus as many as there are
 // slots in all groups. Returns false if there are too few slots even if nothing is split: see
 // prefill_attention_capacity.
+//
+// Plans to widen the blocks of an 8-bit cache once, for all groups, if that takes less time than widening them again for each
+// tile. Tiles are in ascending order of rows.
 bool plan_prefill(const std::vector<PrefillTile>& tiles, const PrefillWork& work, PrefillPlan* plan);
 
 // Slots that a runner's workspace must hold: tokens is the most rows of a step, positions the longest history.

@@ -5,7 +5,8 @@
 //           keys or one. Two consumer warpgroups have 64 rows each and never exchange values.
 // Keys      are loaded in tiles of 128 absolute positions, 64 of 256 dims. One producer warp loads keys and one values, two tiles ahead
 //           (four for 64 dims), also of the next unit. A piece starts a new softmax. A tile that a row does not see
-//           leaves its sums as they are. Keys and values of 8 bits are widened by all four producer warps (prefill_fetch_f8.cuh).
+//           leaves its sums as they are. Keys and values of 8 bits were widened by an earlier kernel (prefill_widen.cuh), or are
+//           widened by all four producer warps (prefill_fetch_f8.cuh).
 // Pipeline  The scores of a tile are multiplied together with the weighted values of the tile before it. The warpgroups
 //           issue products alternately (ping-pong, as in FlashAttention-3), so that one computes exponentials while the
 //           other's products run:
@@ -26,12 +27,16 @@ struct CacheMaps {
   CacheMap keys, values;
 };
 
+// Source is what producers load: elements of the layout's type; of 8 bits, which they widen; or widened blocks. Scores of the last two
+// are multiplied by scales.
+enum class Source { kAct, kF8, kWide };
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Named barriers of the consumer warpgroups: two for their alternation, and one of each group alone.
 constexpr int32_t kOrderBarrier = 1, kGroupBarrier = 3;
 
-template <class T, int32_t dim, bool f8>
+template <class T, int32_t dim, Source source>
 struct Consumer {
   using Layout = UnitLayout<dim>;
   using StageCursor = PipelineState<Layout::stages>;
@@ -66,15 +71,30 @@ struct Consumer {
     wgmma_commit();
   }
 
+  // The scales of a thread's columns. With widened blocks there are registers to load them while products run.
+  struct Scales {
+    float2 of[source == Source::kWide ? kScores / 4 : 1];
+  };
+  __device__ __forceinline__ float2 scale(int32_t j) const {
+    return load_shared_floats(memory + static_cast<uint32_t>(Layout::scales + keys.stage * 2 * kTileKeys * 4 + lane % 4 * 8 + j * 32));
+  }
+  __device__ __forceinline__ Scales load_scales() const {
+    Scales scales{};
+    if constexpr (source == Source::kWide) {
+#pragma unroll
+      for (int32_t j = 0; j < kScores / 4; ++j) scales.of[j] = scale(j);
+    }
+    return scales;
+  }
+
   // Ends the reading of keys: multiplies scores of 8-bit keys by the keys' scales.
-  __device__ __forceinline__ void end_keys([[maybe_unused]] float (&scores)[kScores]) {
-    if constexpr (f8) {
-      const uint32_t scales = memory + static_cast<uint32_t>(Layout::scales + keys.stage * 2 * kTileKeys * 4 + lane % 4 * 8);
+  __device__ __forceinline__ void end_keys([[maybe_unused]] float (&scores)[kScores], [[maybe_unused]] const Scales& scales) {
+    if constexpr (source != Source::kAct) {
 #pragma unroll
       for (int32_t j = 0; j < kScores / 4; ++j) {
-        const float2 scale = load_shared_floats(scales + static_cast<uint32_t>(j * 32));
-        scores[4 * j] *= scale.x, scores[4 * j + 1] *= scale.y;
-        scores[4 * j + 2] *= scale.x, scores[4 * j + 3] *= scale.y;
+        const float2 by = source == Source::kWide ? scales.of[j] : scale(j);
+        scores[4 * j] *= by.x, scores[4 * j + 1] *= by.y;
+        scores[4 * j + 2] *= by.x, scores[4 * j + 3] *= by.y;
       }
       settle(scores);  // the scales have been used when a copy may overwrite them
     }
@@ -132,9 +152,10 @@ struct Consumer {
     barrier_wait(at(Layout::values_full, values), values.phase);
     multiply_values(out, weights);
     pass_order();
+    const Scales scales = load_scales();
     wgmma_wait<1>();
     settle(scores);
-    end_keys(scores);
+    end_keys(scores, scales);
     [[maybe_unused]] Part parts[2];
     [[maybe_unused]] bool sees[2];
     if constexpr (border) {
@@ -193,9 +214,10 @@ struct Consumer {
       await_order();
       multiply_keys(scores);
       pass_order();
+      const Scales scales = load_scales();
       wgmma_wait<0>();
       settle(scores);
-      end_keys(scores);
+      end_keys(scores, scales);
       weigh(s, scores, key);
       pack_tile<T>(scores, weights);
 #pragma unroll 1
@@ -231,11 +253,12 @@ struct Consumer {
 
 #endif
 
-template <class T, int32_t dim, bool f8>
+template <class T, int32_t dim, Source source>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     prefill_attention_wgmma(const __grid_constant__ Params p, const __grid_constant__ CacheMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = UnitLayout<dim>;
+  constexpr bool f8 = source == Source::kF8, wide = source == Source::kWide;
   constexpr int32_t kRegisters = f8 ? 216 : 240, kSpareRegisters = f8 ? 72 : 24;
   static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);
@@ -260,12 +283,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     if constexpr (f8) {
       F8Producer<T, dim>{p, memory, static_cast<int32_t>(threadIdx.x) - kConsumers, lane, {}, {}}.run();
     } else {
-      if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);
-      if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true>(p, maps.values, memory, lane);
+      if (warp == kConsumers / 32) fetch_tiles<dim, false, wide>(p, maps.keys, memory, lane);
+      if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true, wide>(p, maps.values, memory, lane);
     }
   } else {
     registers_up<kRegisters>();
-    Consumer<T, dim, f8>{p, memory, warp / 4, lane, {}, {}}.run();
+    Consumer<T, dim, source>{p, memory, warp / 4, lane, {}, {}}.run();
   }
 #endif
 }

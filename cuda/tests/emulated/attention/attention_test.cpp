@@ -1,5 +1,5 @@
 // Prefill attention by wgmma on the emulated device, with its swizzles, pipelines, barriers and alternation: against
-// float64, and bit for bit however the work is divided.
+// float64, and bit for bit however the work is divided and an 8-bit cache is widened.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
@@ -124,21 +124,36 @@ struct Problem {
     return out;
   }
 
-  template <bool f8>
+  template <Source source>
   void run_block(const Params& p, const CacheMaps& maps) const {
-    if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64, f8>(p, maps);
-    else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128, f8>(p, maps);
-    else prefill_attention_wgmma<T, 256, f8>(p, maps);
+    if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64, source>(p, maps);
+    else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128, source>(p, maps);
+    else prefill_attention_wgmma<T, 256, source>(p, maps);
   }
 
-  // Computes rows [first, first + count) as one chunk; returns (count, heads * dim).
-  std::vector<uint16_t> attend(int32_t first, int32_t count, PrefillSplit split, int32_t sm_count) const {
+  // Widens the blocks of the plan's spans into `scratch`, whose other bytes are NaN.
+  WidePlanes widen(const AttentionArgs& a, const PrefillPlan& plan, std::vector<uint8_t>& scratch, WideCache* wide) const {
+    EXPECT_FALSE(plan.spans.empty());
+    wide->blocks = plan.wide_blocks + 3;
+    scratch.assign(static_cast<size_t>(wide->blocks * (2 * WidePlanes::plane_bytes(layout) + layout.kv_heads * layout.block_size * 4)), 0xff);
+    wide->memory = scratch.data();
+    const WidePlanes planes(layout, *wide);
+    WidenParams p{{a.rows, layout, a.keys, a.values, plan.spans.data(), static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, *wide},
+                  reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), planes.scales, 3};
+    while (8 << p.row_shift < layout.padded_dim) ++p.row_shift;
+    (void)emulated::run_grid(dim3(static_cast<unsigned>(plan.wide_blocks)), dim3(kWidenThreads), [&] { widen_blocks<T>(p); });
+    return planes;
+  }
+
+  // Computes rows [first, first + count) as one chunk; returns (count, heads * dim). ahead: blocks are widened before.
+  std::vector<uint16_t> attend(int32_t first, int32_t count, PrefillSplit split, int32_t sm_count, bool ahead = false) const {
     const int32_t group = c.heads / c.kv_heads, tile_heads = std::min(group, 16), tiles = (group + tile_heads - 1) / tile_heads;
     std::vector<PrefillTile> cut;
     for (int32_t r = 0; r < count; r += 128 / tile_heads) cut.push_back({r, std::min(128 / tile_heads, count - r), prefix + first + r});
     const int32_t places = count * (prefill_piece_of(length - 1) + 1);
     PrefillPlan plan;
-    EXPECT_TRUE(plan_prefill(cut, {c.kv_heads * tiles, sm_count, places, split}, &plan));
+    const PrefillWide room{ahead ? 1000 : 0, c.block_size, c.kv_heads, layout.padded_dim, c.window, true};
+    EXPECT_TRUE(plan_prefill(cut, {c.kv_heads * tiles, sm_count, places, split, room}, &plan));
     std::vector<int32_t> position, table(static_cast<size_t>(count), 0);
     for (int32_t r = 0; r < count; ++r) position.push_back(prefix + first + r);
     const int64_t width = c.heads * layout.padded_dim, stride = (c.heads * c.dim + 1) / 2 * 2 + 4;
@@ -169,7 +184,13 @@ struct Problem {
     a.keys = keys.data();
     a.values = values.data();
     CacheMaps maps{};
-    const EmulatedCache k{keys.data(), layout.padded_dim, c.block_size}, v{values.data(), layout.padded_dim, c.block_size};
+    EmulatedCache k{keys.data(), layout.padded_dim, c.block_size}, v{values.data(), layout.padded_dim, c.block_size};
+    std::vector<uint8_t> scratch;
+    if (ahead) {
+      const WidePlanes planes = widen(a, plan, scratch, &p.args.wide);
+      k.block0 = planes.keys, v.block0 = planes.values;
+      p.wide_scales = planes.scales;
+    }
     memcpy(&maps.keys, &k, sizeof k);
     memcpy(&maps.values, &v, sizeof v);
     p.args.items = plan.items.data();
@@ -179,8 +200,9 @@ struct Problem {
       p.args.merge_count = plan.groups[g].merges;
       const dim3 grid(static_cast<unsigned>(std::min(p.args.item_count * p.columns(), sm_count)));
       (void)emulated::run_grid(grid, dim3(kBlockThreads), [&] {
-        if (c.kv == Kv::kF8) run_block<true>(p, maps);
-        else run_block<false>(p, maps);
+        if (ahead) run_block<Source::kWide>(p, maps);
+        else if (c.kv == Kv::kF8) run_block<Source::kF8>(p, maps);
+        else run_block<Source::kAct>(p, maps);
       });
       for (const NamedBarrier& barrier : named_barriers) EXPECT_EQ(barrier.here, 0) << "an arrival that nobody waited for";
       const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((width / 4 + kMergeThreads - 1) / kMergeThreads));
@@ -221,9 +243,18 @@ void expect_same(const Case& c, int32_t prefix, int32_t rows) {
   EXPECT_EQ(problem.attend(0, rows, PrefillSplit::kNever, 1), whole) << "products at once, copies late";
   products_first = false;
   EXPECT_EQ(problem.attend(0, rows, PrefillSplit::kAlways, 3), whole) << "split";
+  for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kAlways}) {
+    if (c.kv != Kv::kF8) break;
+    for (const bool first : {false, true}) {
+      products_first = first;
+      EXPECT_EQ(problem.attend(0, rows, split, 2, true), whole) << "widened ahead";
+    }
+    products_first = false;
+  }
   std::vector<uint16_t> pieces;
   for (int32_t first = 0; first < rows; first += 37) {
-    const std::vector<uint16_t> part = problem.attend(first, std::min(37, rows - first), PrefillSplit::kByWork, 100);
+    const bool ahead = c.kv == Kv::kF8 && first % 2 == 1;
+    const std::vector<uint16_t> part = problem.attend(first, std::min(37, rows - first), PrefillSplit::kByWork, 100, ahead);
     pieces.insert(pieces.end(), part.begin(), part.end());
   }
   EXPECT_EQ(pieces, whole) << "in chunks";
@@ -255,6 +286,22 @@ TEST(EmulatedAttention, WidensAnF8Cache) {
   expect_same<__nv_bfloat16>(f8({3, 1, 255, 32}), 190, 7);
   expect_same<__half>(f8({8, 1, 128, 16}), 1020, 12);
   expect_same<__nv_bfloat16>(f8({2, 1, 256, 32, 70}), 1020, 12);
+  expect_same<__half>(f8({4, 2, 128, 32, 40}), 300, 40);
+}
+
+// A token whose value, or key, has no scale: rows that see it are NaN, and others are not.
+TEST(EmulatedAttention, WidensF8TokensWithoutAScaleAhead) {
+  Case c{4, 1, 128, 16};
+  c.kv = Kv::kF8;
+  for (const bool of_value : {false, true}) {
+    Problem<__half> problem(c, 30, 60);
+    const float bad = NAN;
+    memcpy(&(of_value ? problem.values : problem.keys)[static_cast<size_t>(problem.layout.f8_scale_at(problem.blocks[4], 0, 6))], &bad, 4);
+    const std::vector<uint16_t> got = problem.attend(0, 60, PrefillSplit::kNever, 2, true);
+    EXPECT_EQ(got, problem.attend(0, 60, PrefillSplit::kNever, 2));
+    for (size_t i = 0; i < got.size(); ++i)  // position 70 is row 40
+      ASSERT_EQ(std::isnan(value_of<__half>(got[i])), i / 512 >= 40) << "row " << i / 512 << (of_value ? ", a value" : ", a key");
+  }
 }
 
 TEST(EmulatedAttention, AddsSinksAfterAllKeys) {

@@ -27,6 +27,7 @@ cudaError_t wgmma_supports(const KvLayout&, bool* supported) {
 }
 cudaError_t launch_wgmma(const Params&, const Stream&) { return cudaErrorNotSupported; }
 }  // namespace prefill
+cudaError_t launch_prefill_widen(const PrefillWidenArgs&, const Stream&) { return cudaErrorNotSupported; }
 
 namespace testing {
 namespace {

@@ -259,6 +259,9 @@ int32_t decode_attention_capacity(int32_t rows, int32_t) { return rows; }
 int64_t decode_attention_bytes(int32_t, int32_t, int32_t, int32_t) { return 256; }
 int64_t prefill_attention_bytes(int32_t, int32_t, int32_t) { return 256; }
 int32_t prefill_attention_capacity(int32_t, int32_t) { return 1; }
+cudaError_t prefill_wide_blocks(const KvLayout&, int64_t, int32_t* blocks) { return *blocks = 0, cudaSuccess; }
+int64_t prefill_wide_bytes(const KvLayout&, int32_t) { return 0; }
+cudaError_t launch_prefill_widen(const PrefillWidenArgs&, const Stream&) { return cudaErrorNotSupported; }
 int32_t attention_shared_bytes(int32_t) { return 0; }
 int64_t decode_latent_bytes(int32_t, int32_t, int32_t, int32_t) { return 256; }
 int64_t prefill_latent_bytes(int32_t, int32_t, int32_t) { return 256; }

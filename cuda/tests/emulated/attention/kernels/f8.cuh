@@ -22,14 +22,14 @@ struct WideF8 {
 };
 
 template <class T>
+uint4 widen_f8(uint32_t low, uint32_t high) {
+  const auto two = [](uint32_t x) { return WideF8<T>::pair((x & 0xffu) << 8 | (x & 0xff00u) << 16); };
+  return make_uint4(two(low), two(low >> 16), two(high), two(high >> 16));
+}
+template <class T>
 void widen_f8(const uint4& from, uint4 (&to)[2]) {
-  const uint32_t words[4] = {from.x, from.y, from.z, from.w};
-  uint32_t wide[8];
-  for (uint32_t i = 0; i < 8; ++i) {
-    const uint32_t two = words[i / 2] >> i % 2 * 16;
-    wide[i] = WideF8<T>::pair((two & 0xffu) << 8 | (two & 0xff00u) << 16);
-  }
-  memcpy(to, wide, sizeof wide);
+  to[0] = widen_f8<T>(from.x, from.y);
+  to[1] = widen_f8<T>(from.z, from.w);
 }
 
 }  // namespace mr::cuda
