@@ -199,7 +199,7 @@ Sizes::Sizes(const Description& d, const mr_runner_config& c, int32_t ranks) : k
   decode_units = decode_attention_capacity(decode_rows, positions);
   prefill_places = prefill_attention_capacity(tokens, positions);
   // The longest history and all rows of a step beyond it, or the whole pool.
-  const int64_t pool = int64_t{c.kv_blocks} + c.window_blocks, seen = (int64_t{positions} + tokens) / c.block_size + 1;
+  const int64_t pool = c.kv_blocks, seen = (int64_t{positions} + tokens) / c.block_size + 1;
   for (const KvLayout& layout : layouts) {
     wide_blocks.push_back(0);
     CUDA_CHECK(prefill_wide_blocks(layout, std::min(pool, seen), &wide_blocks.back()));

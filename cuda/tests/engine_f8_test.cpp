@@ -1,7 +1,7 @@
 // The size of an 8-bit cache and of the scratch for its widened blocks, and the bytes that its steps claim to read.
 #include "src/step_bytes.h"
 #include "src/workspace.h"
-#include "tests/engine_fixture.h"
+#include "tests/engine_step.h"
 
 namespace mr::cuda::test {
 namespace {
@@ -75,6 +75,34 @@ TEST(F8Cache, StandsBesideActivationsOfEitherType) {
     for (size_t i = 0; i < sixteen.size(); ++i) EXPECT_NEAR(eight[i], sixteen[i], 0.25) << act_type << " token " << i + 1;
     EXPECT_NE(eight, sixteen);
   }
+}
+
+// Returns the scores of a prompt of slot 0 that is computed in chunks, the first of them in a step with 400 tokens of slot 1.
+std::vector<Row> scores_in_chunks(Runner& runner, const std::vector<int32_t>& prompt, int32_t chunk) {
+  const int32_t length = static_cast<int32_t>(prompt.size());
+  std::vector<Row> rows;
+  for (int32_t at = 0; at < length; at += chunk) {
+    const int32_t end = std::min(at + chunk, length);
+    StepMaker maker;
+    if (at == 0) maker.set(1, params_of(400)), maker.set(0, params_of(length));
+    if (at == 0) (void)maker.feed(1, MR_CLASS_PREFILL, 0, random_ids(5, 400), range(100, 25));
+    const int32_t first = maker.feed(0, MR_CLASS_PREFILL, at, {prompt.begin() + at, prompt.begin() + end}, range(0, 40));
+    for (int32_t p = at; p < end && p + 1 < length; ++p) maker.score(first + p - at, prompt[static_cast<size_t>(p) + 1]);
+    const std::vector<Row> more = run(runner, maker);
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  return rows;
+}
+
+// Blocks of long prompts are widened ahead on compute capability 9.0, those of short ones and of first chunks by each tile.
+TEST(F8Cache, GivesTheSameBitsHoweverAPromptIsCut) {
+  const auto device = open_device();
+  const auto model = random_model(device, desc_of(4, 2, 128), kF16);
+  Runner runner(model, config_of(MR_KV_F8), {true, true});
+  const std::vector<int32_t> prompt = random_ids(4, 600);
+  const std::vector<Row> whole = scores_in_chunks(runner, prompt, 600);
+  ASSERT_EQ(whole.size(), 599u);
+  for (const int32_t chunk : {301, 100, 33}) EXPECT_EQ(scores_in_chunks(runner, prompt, chunk), whole) << "chunks of " << chunk;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 //   decode_kernel.cuh          decode, row by row         mma; keys split between blocks as in Flash-Decoding (Dao et al., 2023)
 //   prefill_mma_kernel.cuh     prompts, tiles of rows     mma, cp.async; every device, width and cache type
 //   prefill_wgmma_kernel.cuh   prompts, tiles of rows     wgmma, TMA, two consumer warpgroups as in FlashAttention-3 (2024)
+//   prefill_widen.cuh          before prompts by wgmma    widens the blocks of an 8-bit cache that they see, if that is faster
 //
 // One row of decode attention, and one tile of prefill attention:
 //

@@ -29,7 +29,8 @@ cudaError_t launch_prefill_widen(const PrefillWidenArgs& args, const Stream& on)
   WidenParams p{args, reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), planes.scales, 3};
   while (8 << p.row_shift < args.layout.padded_dim) ++p.row_shift;
   return with_act(args.layout.act, [&](auto element) {
-    return launch(on, dim3(static_cast<unsigned>(args.block_count)), dim3(kWidenThreads), 0, widen_blocks<decltype(element)>, p);
+    const dim3 grid(static_cast<unsigned>(args.block_count), kWidenPlanes);
+    return launch(on, grid, dim3(kWidenThreads), 0, widen_blocks<decltype(element)>, p);
   });
 }
 

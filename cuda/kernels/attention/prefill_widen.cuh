@@ -51,13 +51,38 @@ struct WidenParams {
   int32_t row_shift;     // log2 of the pieces of a row
 };
 
-constexpr int32_t kWidenThreads = 256;
+constexpr int32_t kWidenThreads = 256, kWidenPlanes = 3;
 
-// A block of threads widens a KV block. A piece is 8 elements, of which a lane loads four of keys and four of values before it widens any.
+// Widens a KV block's elements of one plane; factor(row) is what those of a row are multiplied by. A piece is 8 elements.
+template <class T, bool scaled, class Factor>
+__device__ __forceinline__ void widen_elements(const uint2* from, uint4* to, int32_t pieces, const Factor& factor) {
+  constexpr int32_t kTogether = 8;  // loaded before the first of them is widened
+  for (int32_t begin = static_cast<int32_t>(threadIdx.x); begin < pieces; begin += kTogether * kWidenThreads) {
+    uint2 elements[kTogether];
+    float factors[kTogether];
+#pragma unroll
+    for (int32_t i = 0; i < kTogether; ++i) {
+      const int32_t piece = min(begin + i * kWidenThreads, pieces - 1);
+      elements[i] = __ldcg(from + piece);
+      factors[i] = factor(piece);
+    }
+#pragma unroll
+    for (int32_t i = 0; i < kTogether; ++i) {
+      const int32_t piece = begin + i * kWidenThreads;
+      if (piece >= pieces) break;
+      const uint4 wide = widen_f8<T>(elements[i].x, elements[i].y);
+      if constexpr (scaled) to[piece] = scaled_values<T>(wide, value_factor<T>(factors[i]));
+      else to[piece] = wide;
+    }
+  }
+}
+
+// A block of threads writes the keys, the values or the scales of a KV block: few blocks of threads have all loads of a short prompt in
+// flight.
 template <class T>
 __global__ void __launch_bounds__(kWidenThreads) widen_blocks(const __grid_constant__ WidenParams p) {
   const KvLayout& layout = p.args.layout;
-  const int32_t block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t block = static_cast<int32_t>(blockIdx.x);
   int32_t first = 0;  // the last span that does not begin after the block
   for (int32_t end = p.args.span_count; first + 1 < end;) {
     const int32_t middle = (first + end) / 2;
@@ -65,37 +90,23 @@ __global__ void __launch_bounds__(kWidenThreads) widen_blocks(const __grid_const
   }
   const PrefillSpan span = p.args.spans[first];
   const int64_t id = p.args.rows.block_ids[p.args.rows.table[span.row] + span.first + block - span.place];
-  const uint8_t* const from_keys = static_cast<const uint8_t*>(p.args.keys) + layout.f8_at(id, 0, 0);
-  const uint8_t* const from_values = static_cast<const uint8_t*>(p.args.values) + layout.f8_at(id, 0, 0);
-  const float* const key_scales = reinterpret_cast<const float*>(from_keys + layout.block_elements());
-  const float* const value_scales = reinterpret_cast<const float*>(from_values + layout.block_elements());
-  const int32_t pieces = static_cast<int32_t>(layout.block_elements() / 8), rows = layout.kv_heads * layout.block_size;
-  uint4* const to_keys = p.keys + int64_t{block} * pieces;
-  uint4* const to_values = p.values + int64_t{block} * pieces;
+  const uint8_t* const keys = static_cast<const uint8_t*>(p.args.keys) + layout.f8_at(id, 0, 0);
+  const uint8_t* const values = static_cast<const uint8_t*>(p.args.values) + layout.f8_at(id, 0, 0);
+  const float* const key_scales = reinterpret_cast<const float*>(keys + layout.block_elements());
+  const float* const value_scales = reinterpret_cast<const float*>(values + layout.block_elements());
+  const int32_t pieces = static_cast<int32_t>(layout.block_elements() / 8);
   grid_wait();
   grid_trigger();
-  for (int32_t row = thread; row < rows; row += kWidenThreads) {
-    const int32_t head = row / layout.block_size, token = row % layout.block_size;
-    p.scales[(int64_t{head} * p.args.wide.blocks + block) * layout.block_size + token] =
-        score_factor<T>(__ldcg(key_scales + row), __ldcg(value_scales + row));
-  }
-  constexpr int32_t kTogether = 4;
-  for (int32_t begin = thread; begin < pieces; begin += kTogether * kWidenThreads) {
-    uint2 keys[kTogether], values[kTogether];
-    float scales[kTogether];
-#pragma unroll
-    for (int32_t i = 0; i < kTogether; ++i) {
-      const int32_t piece = min(begin + i * kWidenThreads, pieces - 1);
-      keys[i] = __ldcg(reinterpret_cast<const uint2*>(from_keys) + piece);
-      values[i] = __ldcg(reinterpret_cast<const uint2*>(from_values) + piece);
-      scales[i] = __ldcg(value_scales + (piece >> p.row_shift));
-    }
-#pragma unroll
-    for (int32_t i = 0; i < kTogether; ++i) {
-      const int32_t piece = begin + i * kWidenThreads;
-      if (piece >= pieces) break;
-      to_keys[piece] = widen_f8<T>(keys[i].x, keys[i].y);
-      to_values[piece] = scaled_values<T>(widen_f8<T>(values[i].x, values[i].y), value_factor<T>(scales[i]));
+  if (blockIdx.y == 0) {
+    widen_elements<T, false>(reinterpret_cast<const uint2*>(keys), p.keys + int64_t{block} * pieces, pieces, [](int32_t) { return 0.0f; });
+  } else if (blockIdx.y == 1) {
+    widen_elements<T, true>(reinterpret_cast<const uint2*>(values), p.values + int64_t{block} * pieces, pieces,
+                            [&](int32_t piece) { return __ldcg(value_scales + (piece >> p.row_shift)); });
+  } else {
+    for (int32_t row = static_cast<int32_t>(threadIdx.x); row < layout.kv_heads * layout.block_size; row += kWidenThreads) {
+      const int32_t head = row / layout.block_size, token = row % layout.block_size;
+      p.scales[(int64_t{head} * p.args.wide.blocks + block) * layout.block_size + token] =
+          score_factor<T>(__ldcg(key_scales + row), __ldcg(value_scales + row));
     }
   }
 }

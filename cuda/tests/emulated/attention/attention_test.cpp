@@ -141,7 +141,8 @@ struct Problem {
     WidenParams p{{a.rows, layout, a.keys, a.values, plan.spans.data(), static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, *wide},
                   reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), planes.scales, 3};
     while (8 << p.row_shift < layout.padded_dim) ++p.row_shift;
-    (void)emulated::run_grid(dim3(static_cast<unsigned>(plan.wide_blocks)), dim3(kWidenThreads), [&] { widen_blocks<T>(p); });
+    const dim3 grid(static_cast<unsigned>(plan.wide_blocks), kWidenPlanes);
+    (void)emulated::run_grid(grid, dim3(kWidenThreads), [&] { widen_blocks<T>(p); });
     return planes;
   }
 
