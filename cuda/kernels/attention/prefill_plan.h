@@ -66,7 +66,7 @@ struct PrefillWide {
   int32_t blocks = 0;   // KV blocks that it holds; 0: blocks are not widened ahead
   int32_t block_size = 0, kv_heads = 0, padded_dim = 0;
   int32_t window = 0;   // of the rows; 0: none
-  bool always = false;  // if there is room, whatever the times are; for tests
+  bool always = false;  // if there is room, at any cost; for tests
 };
 
 struct PrefillWork {

@@ -135,7 +135,8 @@ struct Problem {
   WidePlanes widen(const AttentionArgs& a, const PrefillPlan& plan, std::vector<uint8_t>& scratch, WideCache* wide) const {
     EXPECT_FALSE(plan.spans.empty());
     wide->blocks = plan.wide_blocks + 3;
-    scratch.assign(static_cast<size_t>(wide->blocks * (2 * WidePlanes::plane_bytes(layout) + layout.kv_heads * layout.block_size * 4)), 0xff);
+    const int64_t block_bytes = 2 * WidePlanes::plane_bytes(layout) + layout.kv_heads * layout.block_size * 4;
+    scratch.assign(static_cast<size_t>(wide->blocks * block_bytes), 0xff);
     wide->memory = scratch.data();
     const WidePlanes planes(layout, *wide);
     WidenParams p{{a.rows, layout, a.keys, a.values, plan.spans.data(), static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, *wide},
