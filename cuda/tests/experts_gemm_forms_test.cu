@@ -76,10 +76,12 @@ class ExpertGemmForms : public testing::TestWithParam<std::tuple<TypeName, Act>>
     }
   }
 
+  // Returns whether operands have one term.
+  bool single() const { return quantised(type()) || type() == (act() == Act::kF16 ? kF16 : kBF16); }
+
   // Returns whether the device multiplies the type by wgmma.
   bool has_wgmma() const {
-    const bool single = quantised(type()) || type() == (act() == Act::kF16 ? kF16 : kBF16);
-    return single && expert_tile(GemmClass::kDecode, 1, kDecodeWgmmaTile) == kDecodeWgmmaTile;
+    return single() && expert_tile(GemmClass::kDecode, 1, kDecodeWgmmaTile) == kDecodeWgmmaTile;
   }
 
   std::mt19937 random_{17};
@@ -95,6 +97,58 @@ TEST_P(ExpertGemmForms, EveryNumberOfPairsHasTheSameBits) {
 TEST_P(ExpertGemmForms, LongRowsHaveTheSameBits) { compare({0, 5, 66, 17}, 205, columns(9 * 256)); }
 
 TEST_P(ExpertGemmForms, OneExpertWithAllPairsHasTheSameBits) { compare({0, 131, 0}, 83, columns(600)); }
+
+// Gate and up of at most eight rows: rows that share experts, rows that use one, rows that share none, and padding.
+TEST_P(ExpertGemmForms, EightRowsHaveTheSameBits) {
+  const std::pair<int64_t, int64_t> shapes[] = {{37, columns(256)}, {16, columns(9 * 256)}, {83, columns(600)}, {205, columns(16 * 256)}};
+  for (const auto& [rows, cols] : shapes) {
+    const int64_t stride = round_up(cols, 8) + 8;
+    Stack gate(type(), rows, cols, 6, random_), up(type(), rows, cols, 6, random_);
+    if (type() == kMXFP4) spread_exponents(gate);
+    const Stack* const stacks[] = {&gate, &up};
+    const std::vector<float> gate_bias = normals(6 * rows, 4, random_), up_bias = normals(6 * rows, 8, random_);
+    const float* const biases[] = {gate_bias.data(), up_bias.data()};
+    Choice padded = random_choice(7, 3, 6, random_);
+    std::fill(padded.ids.begin() + 6, padded.ids.begin() + 12, 6);
+    const Choice all_padding{2, 2, 6, std::vector<int32_t>(4, 6)};
+    const Choice choices[] = {random_choice(8, 4, 6, random_), {8, 1, 6, std::vector<int32_t>(8, 4)}, {2, 3, 6, {0, 2, 4, 1, 3, 5}},
+                              {8, 6, 6, random_choice(8, 6, 6, random_).ids}, random_choice(1, 1, 6, random_), padded, all_padding};
+    for (const Choice& choice : choices) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << choice.rows << " rows, " << choice.used << " experts each");
+      const Inputs in = random_inputs(act(), choice.rows, cols, stride, random_);
+      const auto bits_by = [&](GroupedForm form, int32_t tile, bool biased) {
+        Call by{GemmClass::kDecode, act(), MR_ACT_CLAMPED, 64, 4, tile, &form};
+        return multiply(by, choice, stacks, 2, biased ? biases : nullptr, in.bits.data(), stride, choice.used);
+      };
+      for (const bool biased : {true, false}) {
+        const std::vector<uint32_t> want = bits_by(GroupedForm::kFew, kLeastExpertTile, biased);
+        ASSERT_FALSE(want.empty());
+        for (const int32_t tile : {kLeastExpertTile, kMostExpertTile, kDecodeWgmmaTile}) {
+          const std::vector<uint32_t> got = bits_by(GroupedForm::kEight, tile, biased);
+          EXPECT_EQ(got.empty(), !single());
+          EXPECT_TRUE(got.empty() || got == want) << "tiles of " << tile;
+        }
+      }
+    }
+  }
+}
+
+// Launches that eight_rows.cuh refuses: more rows, more columns, one target.
+TEST_P(ExpertGemmForms, EightRowsRefuseOthers) {
+  const std::pair<int32_t, int64_t> refused[] = {{9, columns(256)}, {8, columns(17 * 256)}};
+  for (const auto& [count, cols] : refused) {
+    const int64_t stride = round_up(cols, 8) + 8;
+    const Stack gate(type(), 16, cols, 2, random_), up(type(), 16, cols, 2, random_);
+    const Stack* const stacks[] = {&gate, &up};
+    const Choice choice = random_choice(count, 1, 2, random_);
+    const Inputs in = random_inputs(act(), count, cols, stride, random_);
+    const GroupedForm form = GroupedForm::kEight;
+    const Call by{GemmClass::kDecode, act(), MR_ACT_SILU, 1, 1, kLeastExpertTile, &form};
+    EXPECT_TRUE(multiply(by, choice, stacks, 2, nullptr, in.bits.data(), stride, 1).empty());
+    if (count > kEightRows) continue;
+    EXPECT_TRUE(multiply(by, choice, stacks, 1, nullptr, in.bits.data(), stride, 1).empty());
+  }
+}
 
 std::vector<std::tuple<TypeName, Act>> every_operand() {
   std::vector<std::tuple<TypeName, Act>> all;

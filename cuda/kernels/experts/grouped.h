@@ -16,10 +16,10 @@ struct GroupedParams {
   int32_t x_share, activation;
 };
 
-// GroupedForm is a kernel. All but the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one pair,
-// for devices with little shared memory.
-enum class GroupedForm : int32_t { kFew = 0, kFewOne, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch };
-constexpr int32_t kGroupedForms = 8;
+// GroupedForm is a kernel. All but kEight and the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one
+// pair, for devices with little shared memory.
+enum class GroupedForm : int32_t { kFew = 0, kFewOne, kEight, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch };
+constexpr int32_t kGroupedForms = 9;
 
 // Returns whether a tile of the decode class prefers few_rows.cuh to several_rows.cuh. One target of few columns has slices of
 // unlike length, and warps that have all of K do not wait for the longest.
@@ -27,6 +27,19 @@ inline bool prefers_few(const ExpertGemmArgs& args) { return args.rows == 1 || (
 
 inline int32_t panels_of(const ExpertGemmArgs& args) {
   return static_cast<int32_t>((args.targets[0].weight.rows + kPanelRows - 1) / kPanelRows);
+}
+
+// Rows of x, and units of a slice, that a warp of eight_rows.cuh keeps in registers.
+constexpr int32_t kEightRows = 8, kEightUnits = 8;
+
+// Returns whether eight_rows.cuh can multiply a launch: gate and up of few rows, whose slices have few columns. A row uses an expert once,
+// so an expert has at most one pair of each row.
+inline bool eight_rows_suffice(const ExpertGemmArgs& args) {
+  const PackedWeight& weight = args.targets[0].weight;
+  const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
+  const int64_t slice_cols = int64_t{kUnitCols} * format.units * kSlices, most = kEightUnits / format.units;
+  return args.count == 2 && args.rows <= kEightRows && int64_t{args.pairs} <= int64_t{kEightRows} * args.x_share &&
+         (weight.cols + slice_cols - 1) / slice_cols <= most;
 }
 
 inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
@@ -41,6 +54,7 @@ inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
   p.gemm.pair = args.count == 2 ? 1 : 0;
   p.gemm.x = args.x;
   p.gemm.x_stride = args.x_stride;
+  p.gemm.tokens = (args.pairs + args.x_share - 1) / args.x_share;
   p.gemm.cols = static_cast<int32_t>(weight.cols);
   p.gemm.groups = static_cast<int32_t>((weight.cols + group_cols - 1) / group_cols);
   p.gemm.panel_bytes = int64_t{p.gemm.groups} * format.group_bytes();
@@ -83,6 +97,8 @@ cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, 
 // does not have a kernel, its function is null.
 template <int32_t T>
 GemvKernel few_rows_kernel(Act act, GroupedForm form);
+template <int32_t T>
+GemvKernel eight_rows_kernel(Act act);
 template <int32_t T>
 GemvKernel one_row_kernel(Act act, GroupedForm form);
 template <int32_t T>

@@ -108,6 +108,33 @@ __device__ __forceinline__ void folded_unit(const FoldedHeader& header, const Un
   folded_fragment<T, 3>(quants, g, g8, a[3]);
 }
 
+// Adds the products of unit u of a packed block.
+template <int32_t T, int32_t u>
+__device__ __forceinline__ void multiply_block_unit(float (&products)[4], const FoldedHeader& header, uint32_t block,
+                                                    const uint32_t (&x)[2][4], int32_t lane) {
+  UnitQuants<T> quants;
+  quants.begin(block + Format<T>::quants_at(u), block + Format<T>::high_at(u), lane);
+  uint32_t a[4][4];
+  folded_unit<T, u>(header, quants, false, a);
+#pragma unroll
+  for (int32_t step = 0; step < 4; ++step) mma16816<__half>(products, a[step], x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);
+}
+
+// Adds the products of a packed block in shared memory and of eight tokens to a lane's four sums. x: the inputs, as load_matrices returns
+// each 32 of them; input_sums: of the same inputs.
+template <int32_t T>
+__device__ __forceinline__ void multiply_folded_block(float (&sums)[4], uint32_t block, const uint32_t (&x)[4][2][4],
+                                                      const uint32_t (&input_sums)[3], int32_t lane) {
+  FoldedHeader header;
+  header.load(block + Format<T>::header_plane, lane);
+  float products[4] = {0, 0, 0, 0};
+  multiply_block_unit<T, 0>(products, header, block, x[0], lane);
+  multiply_block_unit<T, 1>(products, header, block, x[1], lane);
+  multiply_block_unit<T, 2>(products, header, block, x[2], lane);
+  multiply_block_unit<T, 3>(products, header, block, x[3], lane);
+  header.add_with_mins(sums, products, input_sums);
+}
+
 // InputSums are the sums of x over the eight blocks of 32 of a block, for eight tokens.
 struct InputSums {
   float halves[4];  // of token g: slots 2t and 2t + 1, without and with eight inputs of every sixteen

@@ -119,32 +119,6 @@ struct GemvRegistersBlock {
     }
   }
 
-  // Adds the products of a group.
-  __device__ __forceinline__ void multiply(float (&acc)[4], const Inputs& inputs, uint32_t weights) const {
-    FoldedHeader header;
-    header.load(weights + Format<T>::header_plane, lane);
-    float products[4] = {0, 0, 0, 0};
-    multiply_unit<0>(products, header, inputs, weights);
-    multiply_unit<1>(products, header, inputs, weights);
-    multiply_unit<2>(products, header, inputs, weights);
-    multiply_unit<3>(products, header, inputs, weights);
-    header.add_with_mins(acc, products, inputs.input_sums);
-  }
-
-  template <int32_t u>
-  __device__ __forceinline__ void multiply_unit(float (&products)[4], const FoldedHeader& header, const Inputs& inputs,
-                                                uint32_t weights) const {
-    UnitQuants<T> quants;
-    quants.begin(weights + Format<T>::quants_at(u), weights + Format<T>::high_at(u), lane);
-    uint32_t a[4][4];
-    folded_unit<T, u>(header, quants, false, a);
-#pragma unroll
-    for (int32_t step = 0; step < 4; ++step) {
-      const uint32_t* const x = &inputs.x[u][step / 2][step % 2 * 2];
-      mma16816<__half>(products, a[step], x[0], x[1]);
-    }
-  }
-
   __device__ __forceinline__ void run() {
     const int32_t first_item = static_cast<int32_t>(blockIdx.x);
     Cursor next{groups > 0 ? first_item : p.items, 0, 0, nullptr};
@@ -175,7 +149,7 @@ struct GemvRegistersBlock {
           __syncwarp();
           fill(next, free_stage);
           copies_commit();
-          multiply(acc, inputs[g], weights_in(stage));
+          multiply_folded_block<T>(acc, weights_in(stage), inputs[g].x, inputs[g].input_sums, lane);
           free_stage = stage;
           stage = stage + 1 == Layout::stages ? 0 : stage + 1;
         }
