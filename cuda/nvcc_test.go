@@ -81,7 +81,7 @@ func instances(t *testing.T) (compiled, checked []string) {
 	types := strings.Fields(string(match[1]))
 	templates, err := filepath.Glob("kernels/*/instances/*.cu.in")
 	require.NoError(t, err)
-	require.Len(t, templates, 11)
+	require.Len(t, templates, 12)
 	dir := t.TempDir()
 	for i, template := range templates {
 		text, err := os.ReadFile(template)

@@ -2,7 +2,7 @@
 // the rate: of operations for prompts, of the bytes of the experts that are read for decoding. Rows choose their experts evenly.
 //
 //   cuda_bench_experts [--classes decode,prefill] [--types q8_0,q4_k,mxfp4,bf16] [--models qwen3-30b,gpt-oss-20b,gemma4-26b]
-//                      [--rows 16,32,64,128,256 of decode and 256,512,768,1024,2048 of prefill]
+//                      [--rows 8,16,32,64,128,256 of decode and 256,512,768,1024,2048 of prefill]
 #include <random>
 
 #include "bench/gemm_bench.h"
@@ -22,18 +22,20 @@ constexpr Mixture kMixtures[] = {{"qwen3-30b", 2048, 768, 128, 8, MR_ACT_SILU},
                                  {"gpt-oss-20b", 2880, 2880, 32, 4, MR_ACT_CLAMPED},
                                  {"gemma4-26b", 2816, 704, 128, 8, MR_ACT_GELU_TANH}};
 
-// Kernel is a kernel, and the pairs of a tile of its plan.
+// Kernel is a kernel of gate and up and one of down, and the pairs of a tile of their plan.
 struct Kernel {
   const char* name;
   GemmClass kind;
-  GroupedForm form;
+  GroupedForm form, down;
   int32_t tile;
 };
-constexpr Kernel kKernels[] = {{"few_rows", GemmClass::kDecode, GroupedForm::kFew, kLeastExpertTile},
-                               {"several_rows", GemmClass::kDecode, GroupedForm::kSeveral, kMostExpertTile},
-                               {"several_wgmma", GemmClass::kDecode, GroupedForm::kSeveralWgmma, kDecodeWgmmaTile},
-                               {"many_rows", GemmClass::kPrefill, GroupedForm::kMany, kManyTile},
-                               {"many_wgmma", GemmClass::kPrefill, GroupedForm::kManyWgmma, kManyWgmmaTile}};
+constexpr Kernel kKernels[] = {
+    {"few_rows", GemmClass::kDecode, GroupedForm::kFew, GroupedForm::kFew, kLeastExpertTile},
+    {"eight", GemmClass::kDecode, GroupedForm::kEight, GroupedForm::kEightPairs, kLeastExpertTile},
+    {"several_rows", GemmClass::kDecode, GroupedForm::kSeveral, GroupedForm::kSeveral, kMostExpertTile},
+    {"several_wgmma", GemmClass::kDecode, GroupedForm::kSeveralWgmma, GroupedForm::kSeveralWgmma, kDecodeWgmmaTile},
+    {"many_rows", GemmClass::kPrefill, GroupedForm::kMany, GroupedForm::kMany, kManyTile},
+    {"many_wgmma", GemmClass::kPrefill, GroupedForm::kManyWgmma, GroupedForm::kManyWgmma, kManyWgmmaTile}};
 
 // Ascending ids of each row's experts.
 std::vector<int32_t> random_ids(const Mixture& m, int32_t rows) {
@@ -110,10 +112,10 @@ void measure(const Mixture& m, const NamedType& type, int32_t rows, const Kernel
   const cudaError_t first = launch_expert_gemm_as(kernel.form, pair, Stream{stream});
   if (first == cudaErrorNotSupported) return;
   CHECK(first);
-  const auto seconds = [&](const ExpertGemmArgs& args) {
-    return time_captured(stream, 8, [&](int) { CHECK(launch_expert_gemm_as(kernel.form, args, Stream{stream, true})); });
+  const auto seconds = [&](GroupedForm form, const ExpertGemmArgs& args) {
+    return time_captured(stream, 8, [&](int) { CHECK(launch_expert_gemm_as(form, args, Stream{stream, true})); });
   };
-  const double of_pair = seconds(pair), of_down = seconds(single), of_both = of_pair + of_down;
+  const double of_pair = seconds(kernel.form, pair), of_down = seconds(kernel.down, single), of_both = of_pair + of_down;
   std::printf("%-12s %-6s %5d rows %4d pairs an expert  %-13s  gate+up %8.1f us  down %8.1f us  both %8.1f us", m.name, type.name, rows,
               planned.pairs / m.experts, kernel.name, of_pair * 1e6, of_down * 1e6, of_both * 1e6);
   if (kernel.kind == GemmClass::kDecode) {
@@ -144,7 +146,7 @@ int main(int argc, char** argv) {
       if (!weight_supported(type.type, m.width, m.hidden) || !weight_supported(type.type, m.hidden, m.width)) continue;
       for (const std::string& kind : classes) {
         const bool decode = kind == "decode";
-        const std::vector<std::string> usual = decode ? std::vector<std::string>{"16", "32", "64", "128", "256"}
+        const std::vector<std::string> usual = decode ? std::vector<std::string>{"8", "16", "32", "64", "128", "256"}
                                                       : std::vector<std::string>{"256", "512", "768", "1024", "2048"};
         for (const std::string& count : rows.empty() ? usual : rows)
           for (const Kernel& kernel : kKernels)

@@ -55,6 +55,9 @@ class ExpertGemmForms : public testing::TestWithParam<std::tuple<TypeName, Act>>
       ASSERT_FALSE(want.empty());
       const std::vector<uint32_t> several = bits_by(GroupedForm::kSeveral, kMostExpertTile);
       EXPECT_TRUE(several.empty() || several == want);
+      const std::vector<uint32_t> eight = bits_by(GroupedForm::kEightPairs, kLeastExpertTile);
+      EXPECT_EQ(eight.empty(), !single() || count == 2);
+      EXPECT_TRUE(eight.empty() || eight == want);
       for (const int32_t tile : {24, kDecodeWgmmaTile}) {
         if (tile == 24 && !biased) continue;
         const std::vector<uint32_t> wgmma = bits_by(GroupedForm::kSeveralWgmma, tile);
@@ -98,9 +101,9 @@ TEST_P(ExpertGemmForms, LongRowsHaveTheSameBits) { compare({0, 5, 66, 17}, 205, 
 
 TEST_P(ExpertGemmForms, OneExpertWithAllPairsHasTheSameBits) { compare({0, 131, 0}, 83, columns(600)); }
 
-// Gate and up of at most eight rows: rows that share experts, rows that use one, rows that share none, and padding.
+// Gate and up of at most eight rows, and down of their pairs: rows that share experts, rows that use one, rows that share none, and padding.
 TEST_P(ExpertGemmForms, EightRowsHaveTheSameBits) {
-  const std::pair<int64_t, int64_t> shapes[] = {{37, columns(256)}, {16, columns(9 * 256)}, {83, columns(600)}, {205, columns(16 * 256)}};
+  const std::pair<int64_t, int64_t> shapes[] = {{37, columns(256)}, {16, columns(9 * 256)}, {83, columns(600)}, {21, columns(16 * 256)}};
   for (const auto& [rows, cols] : shapes) {
     const int64_t stride = round_up(cols, 8) + 8;
     Stack gate(type(), rows, cols, 6, random_), up(type(), rows, cols, 6, random_);
@@ -116,37 +119,47 @@ TEST_P(ExpertGemmForms, EightRowsHaveTheSameBits) {
     for (const Choice& choice : choices) {
       SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << choice.rows << " rows, " << choice.used << " experts each");
       const Inputs in = random_inputs(act(), choice.rows, cols, stride, random_);
-      const auto bits_by = [&](GroupedForm form, int32_t tile, bool biased) {
+      const auto bits_by = [&](GroupedForm form, int32_t targets, int32_t tile, bool biased) {
         Call by{GemmClass::kDecode, act(), MR_ACT_CLAMPED, 64, 4, tile, &form};
-        return multiply(by, choice, stacks, 2, biased ? biases : nullptr, in.bits.data(), stride, choice.used);
+        return multiply(by, choice, stacks, targets, biased ? biases : nullptr, in.bits.data(), stride, choice.used);
       };
       for (const bool biased : {true, false}) {
-        const std::vector<uint32_t> want = bits_by(GroupedForm::kFew, kLeastExpertTile, biased);
+        const std::vector<uint32_t> want = bits_by(GroupedForm::kFew, 2, kLeastExpertTile, biased);
         ASSERT_FALSE(want.empty());
-        for (const int32_t tile : {kLeastExpertTile, kMostExpertTile, kDecodeWgmmaTile}) {
-          const std::vector<uint32_t> got = bits_by(GroupedForm::kEight, tile, biased);
+        for (const int32_t tile : {kLeastExpertTile, kDecodeWgmmaTile}) {
+          if (tile != kLeastExpertTile && !biased) continue;
+          const std::vector<uint32_t> got = bits_by(GroupedForm::kEight, 2, tile, biased);
           EXPECT_EQ(got.empty(), !single());
           EXPECT_TRUE(got.empty() || got == want) << "tiles of " << tile;
         }
       }
+      if (cols > 10 * 256) continue;
+      const std::vector<uint32_t> want = bits_by(GroupedForm::kFew, 1, kLeastExpertTile, true);
+      const std::vector<uint32_t> got = bits_by(GroupedForm::kEightPairs, 1, kDecodeWgmmaTile, true);
+      EXPECT_EQ(got.empty(), !single());
+      EXPECT_TRUE(got.empty() || got == want);
     }
   }
 }
 
-// Launches that eight_rows.cuh refuses: more rows, more columns, one target.
+// Launches that eight_rows.cuh or eight_pairs.cuh refuses: more rows, more pairs of a tile, more columns, another number of targets.
 TEST_P(ExpertGemmForms, EightRowsRefuseOthers) {
-  const std::pair<int32_t, int64_t> refused[] = {{9, columns(256)}, {8, columns(17 * 256)}};
-  for (const auto& [count, cols] : refused) {
-    const int64_t stride = round_up(cols, 8) + 8;
+  struct Refused {
+    int32_t rows, targets, tile;
+    int64_t cols;
+    GroupedForm form;
+  };
+  const Refused all[] = {{9, 2, 8, 256, GroupedForm::kEight},       {8, 2, 8, 17 * 256, GroupedForm::kEight},
+                         {8, 1, 8, 256, GroupedForm::kEight},       {9, 1, 16, 256, GroupedForm::kEightPairs},
+                         {8, 1, 8, 12 * 256, GroupedForm::kEightPairs}, {8, 2, 8, 256, GroupedForm::kEightPairs}};
+  for (const Refused& refused : all) {
+    const int64_t cols = columns(refused.cols), stride = round_up(cols, 8) + 8;
     const Stack gate(type(), 16, cols, 2, random_), up(type(), 16, cols, 2, random_);
     const Stack* const stacks[] = {&gate, &up};
-    const Choice choice = random_choice(count, 1, 2, random_);
-    const Inputs in = random_inputs(act(), count, cols, stride, random_);
-    const GroupedForm form = GroupedForm::kEight;
-    const Call by{GemmClass::kDecode, act(), MR_ACT_SILU, 1, 1, kLeastExpertTile, &form};
-    EXPECT_TRUE(multiply(by, choice, stacks, 2, nullptr, in.bits.data(), stride, 1).empty());
-    if (count > kEightRows) continue;
-    EXPECT_TRUE(multiply(by, choice, stacks, 1, nullptr, in.bits.data(), stride, 1).empty());
+    const Choice choice = random_choice(refused.rows, 1, 2, random_);
+    const Inputs in = random_inputs(act(), refused.rows, cols, stride, random_);
+    const Call by{GemmClass::kDecode, act(), MR_ACT_SILU, 1, 1, refused.tile, &refused.form};
+    EXPECT_TRUE(multiply(by, choice, stacks, refused.targets, nullptr, in.bits.data(), stride, 1).empty());
   }
 }
 

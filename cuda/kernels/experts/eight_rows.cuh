@@ -13,30 +13,19 @@
 #pragma once
 
 #include "kernels/act.cuh"
+#include "kernels/experts/eight_columns.cuh"
 #include "kernels/experts/gated.cuh"
-#include "kernels/experts/grouped.h"
-#include "kernels/gemm/folded.cuh"
-#include "kernels/gemm/gemv_tile.cuh"
-#include "kernels/gemm/mxfp4_unit.cuh"
-#include "kernels/instructions.cuh"
 #include "kernels/launch.h"
 
 namespace mr::cuda {
 
 template <int32_t T, int32_t room>
 struct EightRowsLayout {
-  static constexpr WeightFormat f = Format<T>::f;
-  // Units of a stage: a group, or two if these have at most 2 304 bytes.
-  static constexpr int32_t unit = f.quants + f.high + f.scales, units = f.units > 1 ? f.units : unit <= 1152 ? 2 : 1;
-  using Shape = GemvShape<2, kEightRows, units, 2>;
-  static constexpr int32_t warp_stage = f.units > 1 ? Format<T>::group_bytes : units * unit, stage = Shape::warps * warp_stage;
-  // As many stages, up to 8, as fit.
-  static constexpr int32_t fitting_stages(int32_t blocks) {
-    const int32_t left = room * 1024 / blocks - 1024 - 2 * Shape::reduction * 4;
-    return left / stage < 8 ? left / stage : 8;
-  }
-  static constexpr int32_t many = fitting_stages(Shape::blocks_per_sm), stages = many >= 2 ? many : fitting_stages(1);
-  static constexpr int32_t partial_sums_at = stages * stage, bytes = partial_sums_at + 2 * Shape::reduction * 4;
+  using Stage = EightStage<T>;
+  using Shape = GemvShape<2, kEightRows, Stage::units, 2>;
+  static constexpr int32_t stage = Shape::warps * Stage::bytes, sums = 2 * Shape::reduction * 4;
+  static constexpr int32_t many = Stage::fitting(room, 2, sums), stages = many >= 2 ? many : Stage::fitting(room, 1, sums);
+  static constexpr int32_t partial_sums_at = stages * stage, bytes = partial_sums_at + sums;
   // Scratch that turns a unit's inputs into fragments: eight rows of 128 bytes and 16 of padding, so that ldmatrix meets every bank
   // once. It is where the warp's first sums will be.
   static constexpr int32_t row = kUnitCols * 2 + 16;
@@ -49,8 +38,9 @@ struct EightRowsBlock {
   using Layout = EightRowsLayout<T, kGemvSharedKiB>;
   using Shape = typename Layout::Shape;
   using E = typename OperandSplit<T, A>::Element;
-  static constexpr WeightFormat f = Layout::f;
-  static constexpr int32_t kUnits = Layout::units, kStages = Layout::stages;
+  using Stage = typename Layout::Stage;
+  static constexpr WeightFormat f = Format<T>::f;
+  static constexpr int32_t kUnits = Stage::units, kStages = Layout::stages;
 
   const GroupedParams& grouped;
   const GemvParams& p;
@@ -60,20 +50,8 @@ struct EightRowsBlock {
   const int32_t first_group = p.groups * warp / kSlices;                              // of this warp's slice
   const int32_t units = (p.groups * (warp + 1) / kSlices - first_group) * f.units;  // <= kEightUnits
   const int32_t panels = p.targets[0].panels;
-  // An item's tile and panel. Divisions would be a tenth of an item's instructions, so blocks add a step.
   const int32_t step_tiles = static_cast<int32_t>(gridDim.x) / panels, step_panels = static_cast<int32_t>(gridDim.x) % panels;
   int32_t tiles = 0;
-
-  struct Item {
-    int32_t tile, panel;
-  };
-  __device__ __forceinline__ void advance(Item& item) const {
-    item.tile += step_tiles;
-    item.panel += step_panels;
-    if (item.panel < panels) return;
-    item.panel -= panels;
-    ++item.tile;
-  }
 
   // Inputs is four units of eight rows.
   struct Inputs {
@@ -86,7 +64,7 @@ struct EightRowsBlock {
   struct Cursor {
     const uint8_t* from;  // this lane's first 16 bytes of the stage; null: there is no such item
     int32_t target, unit;
-    Item next;            // the block's item after this one
+    EightItem next;       // the block's item after this one
     int32_t next_expert;
   };
 
@@ -94,24 +72,20 @@ struct EightRowsBlock {
   __device__ __forceinline__ void aim(Cursor& c) const {
     const int64_t panel = c.next_expert * grouped.matrix_bytes + c.next.panel * p.panel_bytes;
     c.from = c.next.tile < tiles ? p.targets[0].data + panel + first_group * Format<T>::group_bytes + lane * 16 : nullptr;
-    advance(c.next);
+    c.next.advance(step_tiles, step_panels, panels);
     c.next_expert = grouped.plan.tiles[min(c.next.tile, tiles - 1)].expert;
   }
 
-  __device__ __forceinline__ uint32_t weights_in(int32_t stage) const { return shared + stage * Layout::stage + warp * Layout::warp_stage; }
+  __device__ __forceinline__ uint32_t weights_in(int32_t stage) const { return shared + stage * Layout::stage + warp * Stage::bytes; }
 
   // Requests a stage, if there is one, and advances.
   __device__ __forceinline__ void request(Cursor& c, int32_t stage) const {
     if (c.from != nullptr) {
-      const uint32_t to = weights_in(stage) + lane * 16;
-      const int32_t bytes = f.units > 1 ? Layout::warp_stage : min(kUnits, units - c.unit) * Layout::unit;
-#pragma unroll
-      for (int32_t at = 0; at < Layout::warp_stage; at += 512)
-        if (at + lane * 16 < bytes) copy16(to + at, c.from + at, evict_first_policy());
-      c.from += Layout::warp_stage;
+      Stage::request(weights_in(stage) + lane * 16, c.from, units - c.unit, lane);
+      c.from += Stage::bytes;
       c.unit += kUnits;
       if (c.unit >= units) {
-        if (c.target == 0) c.from += p.targets[1].data - p.targets[0].data - c.unit / kUnits * Layout::warp_stage;
+        if (c.target == 0) c.from += p.targets[1].data - p.targets[0].data - c.unit / kUnits * Stage::bytes;
         else aim(c);
         c.target ^= 1;
         c.unit = 0;
@@ -120,24 +94,15 @@ struct EightRowsBlock {
     copies_commit();
   }
 
-  // Returns 16 bytes of a row of x in unit `unit` of the slice, with zeros past the last column and the last row.
-  __device__ __forceinline__ uint4 piece_of(int32_t row, int32_t unit, int32_t piece) const {
-    const int32_t begin = (first_group * f.units + unit) * (kUnitCols * 2) + piece, left = p.cols * 2 - begin;
-    if (unit >= units || row >= p.tokens || left <= 0) return make_uint4(0, 0, 0, 0);
-    uint4 v = __ldcg(reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(p.x) + row * p.x_stride * 2 + begin));
-    if constexpr (Format<T>::is_float) {
-      const auto whole = [&](uint32_t word, int32_t at) { return left >= at + 4 ? word : left > at ? word & 0xffffu : 0; };
-      v = make_uint4(whole(v.x, 0), whole(v.y, 4), whole(v.z, 8), whole(v.w, 12));
-    }
-    return v;
-  }
-
   // Loads the slice of all rows.
   __device__ __forceinline__ void keep(Inputs (&inputs)[kInputs]) const {
     const int32_t row = lane / 8, piece = lane % 8 * 16;
     uint4 pieces[kEightUnits][2];
 #pragma unroll
-    for (int32_t i = 0; i < kEightUnits * 2; ++i) pieces[i / 2][i % 2] = piece_of(row + i % 2 * 4, i / 2, piece);
+    for (int32_t i = 0; i < kEightUnits * 2; ++i) {
+      const int32_t token = row + i % 2 * 4, unit = first_group * f.units + i / 2;
+      pieces[i / 2][i % 2] = input_piece<T>(p, i / 2 < units && token < p.tokens, token, unit * (kUnitCols * 2) + piece);
+    }
     const uint32_t place = shared_address(slices.partial_sums + warp * Shape::reduction_plane);
     const uint32_t to = place + row * Layout::row + piece, fragments = place + (lane & 7) * Layout::row + (lane >> 3) * 16;
 #pragma unroll
@@ -160,26 +125,6 @@ struct EightRowsBlock {
     }
   }
 
-  // Adds the products of unit u of a stage.
-  __device__ __forceinline__ void multiply_unit(float (&acc)[4], const GroupHeader<T>& header, const uint32_t (&x)[2][4], uint32_t weights,
-                                                int32_t u) const {
-    const uint32_t quants = weights + u * (f.units > 1 ? f.quants : Layout::unit);
-    uint32_t a[4][4];
-    if constexpr (Format<T>::is_float) {
-#pragma unroll
-      for (int32_t s = 0; s < 4; ++s) load_fragment(a[s], quants, s, lane);
-    } else if constexpr (T == kMXFP4) {
-      take_mxfp4_unit(a, quants, quants + f.quants, lane);
-    } else {
-      RoundedUnit<T> unit;
-      if constexpr (f.units > 1) unit.begin(quants, weights + Format<T>::high_at(u), weights + Format<T>::scales_at(u), header, lane);
-      else unit.begin(quants, quants + f.quants, quants + f.quants + f.high, header, lane);
-      unit.take_all(a);
-    }
-#pragma unroll
-    for (int32_t s = 0; s < 4; ++s) mma16816<E>(acc, a[s], x[s / 2][s % 2 * 2], x[s / 2][s % 2 * 2 + 1]);
-  }
-
   // Adds the products of a stage, which begins with unit `unit` of the slice.
   template <int32_t unit>
   __device__ __forceinline__ void multiply(float (&acc)[4], const Inputs (&inputs)[kInputs], uint32_t weights) const {
@@ -189,9 +134,9 @@ struct EightRowsBlock {
       GroupHeader<T> header;
       if constexpr (f.units > 1) header.load(weights + Format<T>::header_plane, lane);
 #pragma unroll
-      for (int32_t u = 0; u < kUnits; ++u) {
+      for (int32_t u = 0; u < kUnits && unit + u < kEightUnits; ++u) {
         if (u > 0 && f.units == 1 && unit + u >= units) break;
-        multiply_unit(acc, header, inputs[(unit + u) / 4].x[(unit + u) % 4], weights, u);
+        Stage::template multiply<E>(acc, header, inputs[(unit + u) / 4].x[(unit + u) % 4], weights, u, lane);
       }
     }
   }
@@ -218,7 +163,7 @@ struct EightRowsBlock {
 
   // Adds the slices of an item in ascending order, and stores one output for each thread. turn: of the block's items; few threads have one,
   // so warps take turns.
-  __device__ __forceinline__ void finish(const Item& item, int32_t turn, const float* sums) const {
+  __device__ __forceinline__ void finish(const EightItem& item, int32_t turn, const float* sums) const {
     const int32_t thread = (warp + turn) % kSlices * 32 + lane, local = thread % kPanelRows, index = thread / kPanelRows;
     const int32_t row = item.panel * kPanelRows + local;
     const ExpertTile tile = grouped.plan.tiles[item.tile];
@@ -247,7 +192,7 @@ struct EightRowsBlock {
     grid_wait();
     grid_trigger();
     const auto block = static_cast<int32_t>(blockIdx.x);
-    Item item{block / panels, block % panels};
+    EightItem item{block / panels, block % panels};
     Cursor next{nullptr, 0, 0, item, grouped.plan.tiles[item.tile].expert};  // of no use if there is no such item
     tiles = *grouped.plan.tile_count;
     if (item.tile >= tiles) return;
@@ -260,7 +205,7 @@ struct EightRowsBlock {
     Position at;
     int32_t turn = 0;
 #pragma unroll 1
-    for (; item.tile < tiles; advance(item), ++turn) {
+    for (; item.tile < tiles; item.advance(step_tiles, step_panels, panels), ++turn) {
       float* const sums = slices.partial_sums + turn % 2 * Shape::reduction;
 #pragma unroll 1
       for (int32_t target = 0; target < 2; ++target) {

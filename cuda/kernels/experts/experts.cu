@@ -32,6 +32,7 @@ GemvKernel find_kernel(int32_t type_index, Act act, GroupedForm form) {
       case GroupedForm::kFew:
       case GroupedForm::kFewOne: return few_rows_kernel<type>(act, form);
       case GroupedForm::kEight: return eight_rows_kernel<type>(act);
+      case GroupedForm::kEightPairs: return eight_pairs_kernel<type>(act);
       case GroupedForm::kSeveral: return several_rows_kernel<type>(act);
       case GroupedForm::kSeveralWgmma: return several_rows_wgmma_kernel<type>(act);
       case GroupedForm::kMany: return many_rows_kernel<type>(act);
@@ -162,8 +163,7 @@ cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, 
     return grid.y > 65535 ? cudaErrorInvalidValue : launch_kernel(k, grid, k.shared_bytes, arguments, on);
   }
   const bool divides = form == GroupedForm::kFew || form == GroupedForm::kFewOne;
-  const bool suffices = form == GroupedForm::kEight ? eight_rows_suffice(args) : divides || args.tile <= k.kernel.tokens;
-  if (!suffices) return cudaErrorNotSupported;
+  if (!form_suffices(form, args, k.kernel)) return cudaErrorNotSupported;
   // The tiles of a single row have one pair.
   if (divides && args.rows > 1) p.parts = std::max(1, args.tile / k.kernel.tokens);
   const int64_t items = decode_items(args, p.parts, k.kernel.panels / args.count);
@@ -191,6 +191,8 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
     if (runs(GroupedForm::kMany)) return launch_expert_gemm_as(GroupedForm::kMany, args, on);
   }
   if (eight_rows_suffice(args) && runs(GroupedForm::kEight)) return launch_expert_gemm_as(GroupedForm::kEight, args, on);
+  if (eight_pairs_suffice(args) && prefers_eight_pairs(args) && runs(GroupedForm::kEightPairs))
+    return launch_expert_gemm_as(GroupedForm::kEightPairs, args, on);
   // If no kernel takes whole tiles, or it needs more shared memory than the device has, tiles are divided.
   const bool few = runs(GroupedForm::kFew), several = args.tile <= kMostExpertTile && runs(GroupedForm::kSeveral);
   const bool wgmma = args.tile <= kDecodeWgmmaTile && runs(GroupedForm::kSeveralWgmma);

@@ -3,6 +3,8 @@
 //   file                    class     tile (rows x pairs)   how
 //   one_row.cuh             decode    16 x 1                mma, cp.async; a single row, all of whose loads are in flight at once
 //   few_rows.cuh            decode    32 x 8                mma, cp.async; each warp streams a slice of K, as in gemv_async.cuh
+//   eight_rows.cuh          decode    16 x 8                mma, cp.async; gate and up of at most eight rows, which stay in registers
+//   eight_pairs.cuh         decode    16 x 8                mma, cp.async; one target, tiles of at most eight pairs; a warp has all of K
 //   several_rows.cuh        decode    256 x 16              mma, cp.async; warps share a tile's pairs, and each has all of K
 //   several_rows_wgmma.cuh  decode    192 x 64              wgmma, bulk copies, cp.async; on compute capability 9.0
 //   many_rows.cuh           prefill   256 x 64              mma, cp.async; warps share a tile's pairs

@@ -16,10 +16,10 @@ struct GroupedParams {
   int32_t x_share, activation;
 };
 
-// GroupedForm is a kernel. All but kEight and the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one
+// GroupedForm is a kernel. All but kEight, kEightPairs and the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one
 // pair, for devices with little shared memory.
-enum class GroupedForm : int32_t { kFew = 0, kFewOne, kEight, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch };
-constexpr int32_t kGroupedForms = 9;
+enum class GroupedForm : int32_t { kFew = 0, kFewOne, kEight, kEightPairs, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch };
+constexpr int32_t kGroupedForms = 10;
 
 // Returns whether a tile of the decode class prefers few_rows.cuh to several_rows.cuh. One target of few columns has slices of
 // unlike length, and warps that have all of K do not wait for the longest.
@@ -40,6 +40,30 @@ inline bool eight_rows_suffice(const ExpertGemmArgs& args) {
   const int64_t slice_cols = int64_t{kUnitCols} * format.units * kSlices, most = kEightUnits / format.units;
   return args.count == 2 && args.rows <= kEightRows && int64_t{args.pairs} <= int64_t{kEightRows} * args.x_share &&
          (weight.cols + slice_cols - 1) / slice_cols <= most;
+}
+
+// Bytes of shared memory for rows of x and their sums in eight_pairs.cuh: eight rows of 2 880 columns.
+constexpr int32_t kEightPairsRoom = 46208;
+
+// Returns whether eight_pairs.cuh can multiply a launch: one target of few columns, by tiles of at most eight pairs.
+inline bool eight_pairs_suffice(const ExpertGemmArgs& args) {
+  const PackedWeight& weight = args.targets[0].weight;
+  const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
+  const int64_t group_cols = kUnitCols * format.units, groups = (weight.cols + group_cols - 1) / group_cols;
+  const int64_t sums = format.header == 256 ? 64 : 0;  // of types that fold
+  return args.count == 1 && (args.rows <= 8 || args.tile <= 8) && 8 * (groups * (group_cols * 2 + sums) + 16) <= kEightPairsRoom;
+}
+
+// Returns whether a launch that eight_pairs.cuh can multiply prefers it: by experts with few pairs. Matrices of heads have all rows.
+inline bool prefers_eight_pairs(const ExpertGemmArgs& args) {
+  return args.rows > 1 && args.pairs < kLeastDecodeWgmmaPairs * args.experts;
+}
+
+// Returns whether a kernel of any number of rows can multiply a launch. few_rows.cuh divides larger tiles than its own.
+inline bool form_suffices(GroupedForm form, const ExpertGemmArgs& args, const GemvKernel& kernel) {
+  if (form == GroupedForm::kEight) return eight_rows_suffice(args);
+  if (form == GroupedForm::kEightPairs) return eight_pairs_suffice(args);
+  return form == GroupedForm::kFew || form == GroupedForm::kFewOne || args.tile <= kernel.tokens;
 }
 
 inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
@@ -99,6 +123,8 @@ template <int32_t T>
 GemvKernel few_rows_kernel(Act act, GroupedForm form);
 template <int32_t T>
 GemvKernel eight_rows_kernel(Act act);
+template <int32_t T>
+GemvKernel eight_pairs_kernel(Act act);
 template <int32_t T>
 GemvKernel one_row_kernel(Act act, GroupedForm form);
 template <int32_t T>

@@ -1,6 +1,7 @@
 // The grouped GEMMs on the emulated device: chooses among their kernels as experts.cu does.
 #include <algorithm>
 
+#include "kernels/experts/eight_pairs.cuh"
 #include "kernels/experts/eight_rows.cuh"
 #include "kernels/experts/few_rows.cuh"
 #include "kernels/experts/many_rows.cuh"
@@ -27,6 +28,7 @@ GemvKernel kernel_of(Act act, GroupedForm form) {
     case GroupedForm::kFew:
     case GroupedForm::kFewOne: return few_rows_kernel<T>(act, form);
     case GroupedForm::kEight: return eight_rows_kernel<T>(act);
+    case GroupedForm::kEightPairs: return eight_pairs_kernel<T>(act);
     case GroupedForm::kSeveral: return several_rows_kernel<T>(act);
     case GroupedForm::kSeveralWgmma: return several_rows_wgmma_kernel<T>(act);
     case GroupedForm::kMany: return many_rows_kernel<T>(act);
@@ -48,8 +50,7 @@ cudaError_t launch_form(GroupedForm form, const ExpertGemmArgs& args) {
     return run_kernel(kernel, many_rows_grid(args, kernel.panels / args.count), p);
   }
   const bool divides = form == GroupedForm::kFew || form == GroupedForm::kFewOne;
-  const bool suffices = form == GroupedForm::kEight ? eight_rows_suffice(args) : divides || args.tile <= kernel.tokens;
-  if (!suffices) return cudaErrorNotSupported;
+  if (!form_suffices(form, args, kernel)) return cudaErrorNotSupported;
   if (divides && args.rows > 1) p.parts = std::max(1, args.tile / kernel.tokens);
   const bool counts = form == GroupedForm::kSeveralWgmma || form == GroupedForm::kManyWgmma;
   if (counts && args.plan.done == nullptr) return cudaErrorInvalidValue;
@@ -71,6 +72,8 @@ cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
     return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneGated), at_once(args.pairs * panels), p);
   if (args.rows >= kLeastForEight && eight_rows_suffice(args) && has(GroupedForm::kEight))
     return launch_form<T>(GroupedForm::kEight, args);
+  if (args.rows >= kLeastForEight && eight_pairs_suffice(args) && prefers_eight_pairs(args) && has(GroupedForm::kEightPairs))
+    return launch_form<T>(GroupedForm::kEightPairs, args);
   if (args.rows < kLeastForEight) return launch_form<T>(GroupedForm::kFewOne, args);
   const bool several = args.tile <= kMostExpertTile && has(GroupedForm::kSeveral), wgmma = has(GroupedForm::kSeveralWgmma);
   if ((several || wgmma) && !prefers_few(args))
