@@ -101,7 +101,7 @@ TEST_P(ExpertGemmForms, LongRowsHaveTheSameBits) { compare({0, 5, 66, 17}, 205, 
 
 TEST_P(ExpertGemmForms, OneExpertWithAllPairsHasTheSameBits) { compare({0, 131, 0}, 83, columns(600)); }
 
-// Gate and up of at most eight rows, and down of their pairs: rows that share experts, rows that use one, rows that share none, and padding.
+// Gate and up of at most eight rows, and one target: rows that share experts, rows that use one, rows that share none, and padding.
 TEST_P(ExpertGemmForms, EightRowsHaveTheSameBits) {
   const std::pair<int64_t, int64_t> shapes[] = {{37, columns(256)}, {16, columns(9 * 256)}, {83, columns(600)}, {21, columns(16 * 256)}};
   for (const auto& [rows, cols] : shapes) {

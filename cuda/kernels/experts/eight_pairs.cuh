@@ -148,8 +148,9 @@ struct EightPairsBlock {
     const int32_t stored[2] = {pair_at < tile.count ? pairs[pair_at] : -1, pair_at + 1 < tile.count ? pairs[pair_at + 1] : -1};
     // Columns without a pair repeat the last one; their sums are discarded.
     const int32_t first = tile.first - base, column = first + min(lane & 7, tile.count - 1);
+    const int32_t summed = first + min(lane >> 2, tile.count - 1);
     const uint32_t inputs = shared_address(rows) + column * row_bytes + (lane >> 3) * 16;
-    const uint32_t sums = shared_address(rows) + most_rows * row_bytes + (first + min(lane >> 2, tile.count - 1)) * sum_bytes + lane % 4 * 4;
+    const uint32_t sums = shared_address(rows) + most_rows * row_bytes + summed * sum_bytes + lane % 4 * 4;
     float total[4] = {}, acc[4] = {};
     Slices slices;
     slices.next(p.groups);
@@ -186,8 +187,9 @@ struct EightPairsBlock {
   __device__ __forceinline__ void run() const {
     grid_wait();
     grid_trigger();
-    const int32_t items = *grouped.plan.tile_count * panels, block = static_cast<int32_t>(blockIdx.x);
-    const int32_t each = items / static_cast<int32_t>(gridDim.x), more = items % static_cast<int32_t>(gridDim.x);  // blocks with another item
+    const int32_t items = *grouped.plan.tile_count * panels;
+    const auto block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+    const int32_t each = items / blocks, more = items % blocks;  // blocks that have another item
     const int32_t begin = block * each + min(block, more), end = begin + each + (block < more ? 1 : 0);
     if (begin == end) return;
     const int32_t last_tile = (end - 1) / panels, own = begin + warp;

@@ -166,15 +166,19 @@ struct EightRowsBlock {
   __device__ __forceinline__ void finish(const EightItem& item, int32_t turn, const float* sums) const {
     const int32_t thread = (warp + turn) % kSlices * 32 + lane, local = thread % kPanelRows, index = thread / kPanelRows;
     const int32_t row = item.panel * kPanelRows + local;
-    const ExpertTile tile = grouped.plan.tiles[item.tile];
-    const bool stores = index < tile.count && row < p.targets[0].rows;
-    const int32_t pair = stores ? grouped.plan.pairs[tile.first + index] : 0;
+    int32_t pair = -1;
     float bias[2] = {};
+    if (index < kEightRows && row < p.targets[0].rows) {
+      const ExpertTile tile = grouped.plan.tiles[item.tile];
+      if (index < tile.count) {
+        pair = grouped.plan.pairs[tile.first + index];
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i)
-      if (stores && p.targets[i].bias != nullptr) bias[i] = p.targets[i].bias[static_cast<int64_t>(tile.expert) * p.targets[i].rows + row];
+        for (int32_t i = 0; i < 2; ++i)
+          if (p.targets[i].bias != nullptr) bias[i] = p.targets[i].bias[static_cast<int64_t>(tile.expert) * p.targets[i].rows + row];
+      }
+    }
     __syncthreads();
-    if (!stores) return;
+    if (pair < 0) return;
     const float* const own = sums + pair / grouped.x_share * Shape::reduction_stride + local;
     float y[2];
 #pragma unroll

@@ -16,9 +16,11 @@ struct GroupedParams {
   int32_t x_share, activation;
 };
 
-// GroupedForm is a kernel. All but kEight, kEightPairs and the last two have one target or two, gate and up. kFewOne is few_rows.cuh with tiles of one
-// pair, for devices with little shared memory.
-enum class GroupedForm : int32_t { kFew = 0, kFewOne, kEight, kEightPairs, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch };
+// GroupedForm is a kernel. kEight has two targets, gate and up, and kEightPairs one; all others but the last two have one or two. kFewOne
+// is few_rows.cuh with tiles of one pair, for devices with little shared memory.
+enum class GroupedForm : int32_t {
+  kFew = 0, kFewOne, kEight, kEightPairs, kSeveral, kSeveralWgmma, kMany, kManyWgmma, kOneGated, kOneBranch
+};
 constexpr int32_t kGroupedForms = 10;
 
 // Returns whether a tile of the decode class prefers few_rows.cuh to several_rows.cuh. One target of few columns has slices of
