@@ -54,8 +54,8 @@ struct EightStage {
   }
 };
 
-// Returns 16 bytes of a row of x from byte `at` on, with zeros from the last column on; zeros if there is no such row (!is). Every lane
-// loads some bytes of x, so that no branch separates the loads of a lane, which are in flight together.
+// Returns 16 bytes of a row of x from byte `at` on, with zeros from the last column on. If !is, all are zeros. Every lane loads some bytes of
+// x, so that no branch separates the loads of a lane, which are in flight together.
 template <int32_t T>
 __device__ __forceinline__ uint4 input_piece(const GemvParams& p, bool is, int32_t row, int32_t at) {
   const int32_t left = is ? p.cols * 2 - at : 0;

@@ -105,7 +105,7 @@ struct EightPairsBlock {
     }
   }
 
-  // Position is where the pipeline is: the stage that is multiplied next, and the one that is requested next.
+  // Position holds the stages that are multiplied next and requested next.
   struct Position {
     int32_t stage = 0, free_stage = kStages - 1;
   };

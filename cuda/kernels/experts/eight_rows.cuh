@@ -62,7 +62,7 @@ struct EightRowsBlock {
 
   // Cursor is the position of the next request: a target of an item, and a unit of the slice.
   struct Cursor {
-    const uint8_t* from;  // this lane's first 16 bytes of the stage; null: there is no such item
+    const uint8_t* from;  // this lane's first 16 bytes of the stage; null past the last item
     int32_t target, unit;
     EightItem next;       // the block's item after this one
     int32_t next_expert;
@@ -141,7 +141,7 @@ struct EightRowsBlock {
     }
   }
 
-  // Position is where the pipeline is: the stage that is multiplied next, and the one that is requested next.
+  // Position holds the stages that are multiplied next and requested next.
   struct Position {
     int32_t stage = 0, free_stage = kStages - 1;
   };
@@ -197,7 +197,7 @@ struct EightRowsBlock {
     grid_trigger();
     const auto block = static_cast<int32_t>(blockIdx.x);
     EightItem item{block / panels, block % panels};
-    Cursor next{nullptr, 0, 0, item, grouped.plan.tiles[item.tile].expert};  // of no use if there is no such item
+    Cursor next{nullptr, 0, 0, item, grouped.plan.tiles[item.tile].expert};  // not used past the last item
     tiles = *grouped.plan.tile_count;
     if (item.tile >= tiles) return;
     if (units > 0) aim(next);

@@ -64,7 +64,8 @@ constexpr int32_t kManyTile = 64, kManyWgmmaTile = 128, kLeastWgmmaPairs = 48;
 // Returns the pairs of a tile of the plan on the current device, which must have been prepared. Tiles of the decode class depend on the
 // pairs of an expert, on average: from one pair on they are those of several_rows.cuh, and from kLeastDecodeWgmmaPairs on those of wgmma,
 // if the device has it. few_rows.cuh divides them for types without a kernel by wgmma. A build for 9.0 alone leaves several_rows.cuh out,
-// and its kernel by wgmma takes those tiles too.
+// and its kernel by wgmma takes those tiles too. Up to eight rows eight_rows.cuh and eight_pairs.cuh multiply tiles of any size, because an
+// expert then has at most eight pairs.
 int32_t expert_tile(GemmClass kind, int32_t experts, int32_t pairs);
 
 // Raises the kernels' shared memory limits and measures how many tiles the device holds. Must be called once for each
