@@ -190,7 +190,8 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
     if (args.tile > kManyTile && runs(GroupedForm::kManyWgmma)) return launch_expert_gemm_as(GroupedForm::kManyWgmma, args, on);
     if (runs(GroupedForm::kMany)) return launch_expert_gemm_as(GroupedForm::kMany, args, on);
   }
-  if (eight_rows_suffice(args) && runs(GroupedForm::kEight)) return launch_expert_gemm_as(GroupedForm::kEight, args, on);
+  if (eight_rows_suffice(args) && prefers_eight_rows(args) && runs(GroupedForm::kEight))
+    return launch_expert_gemm_as(GroupedForm::kEight, args, on);
   if (eight_pairs_suffice(args) && prefers_eight_pairs(args) && runs(GroupedForm::kEightPairs))
     return launch_expert_gemm_as(GroupedForm::kEightPairs, args, on);
   // If no kernel takes whole tiles, or it needs more shared memory than the device has, tiles are divided.

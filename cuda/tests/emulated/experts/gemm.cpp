@@ -70,7 +70,7 @@ cudaError_t launch_type(const ExpertGemmArgs& args, const RowBranch* branch) {
   }
   if (args.rows == 1 && args.count == 2 && has(GroupedForm::kOneGated))
     return run_kernel(one_row_kernel<T>(args.act, GroupedForm::kOneGated), at_once(args.pairs * panels), p);
-  if (args.rows >= kLeastForEight && eight_rows_suffice(args) && has(GroupedForm::kEight))
+  if (eight_rows_suffice(args) && prefers_eight_rows(args) && has(GroupedForm::kEight))
     return launch_form<T>(GroupedForm::kEight, args);
   if (args.rows >= kLeastForEight && eight_pairs_suffice(args) && prefers_eight_pairs(args) && has(GroupedForm::kEightPairs))
     return launch_form<T>(GroupedForm::kEightPairs, args);
