@@ -7,7 +7,8 @@
 //      greatest is 0. If any x is NaN or infinite the scale is NaN and every element 0, so that each row that sees the
 //      token fails as NaN.
 //   3. element = x / scale, rounded to f32, then to E4M3; to nearest even both times.
-// They are read exactly, by widen_f8, and the scale multiplies the f32 results of matrix products.
+// They are read exactly, by widen_f8, and the scale multiplies the f32 results of matrix products. Prompts by wgmma round elements times
+// their scales instead (attention/prefill_widen.cuh).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -89,6 +89,12 @@ struct Cache {
       }
     }
   }
+  // Returns whether prompts round elements of 8 bits times their scales to `act` before they multiply them, as prefill_wgmma does.
+  bool prompts_round() const {
+    int32_t blocks = 0;
+    MUST(prefill_wide_blocks(layout, 1, &blocks));
+    return blocks > 0;
+  }
   size_t place(size_t sequence, int32_t position, int32_t head) const {
     const int64_t block = blocks[static_cast<size_t>(table[sequence] + position / layout.block_size)];
     return static_cast<size_t>(block * layout.block_elements() + head * layout.head_elements() +

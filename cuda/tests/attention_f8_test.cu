@@ -53,13 +53,15 @@ TEST(Attention, TakesF8ScalesOfAnySize) {
     const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
     Bound bound = bound_of(Act::kBF16);
     bound.abs = std::ldexp(bound.abs, power);
-    for (const auto& got : {attend(cache, rows, {}), attend(cache, rows, tiles)})
+    for (const bool prompt : {false, true}) {
+      const std::vector<uint16_t> got = attend(cache, rows, prompt ? tiles : std::vector<PrefillTile>{});
       for (const size_t r : {0, 9}) {
         const auto begin = got.begin() + static_cast<int64_t>(r) * width;
         EXPECT_TRUE(near(from_acts(Act::kBF16, std::vector<uint16_t>(begin, begin + width)),
-                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound))
+                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride), prompt), bound))
             << "2^" << power << " row " << r;
       }
+    }
   }
 }
 

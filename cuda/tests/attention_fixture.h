@@ -162,11 +162,15 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
   return result;
 }
 
-inline std::vector<double> reference(const Cache& cache, const Row& row, const std::vector<uint16_t>& q_bits, size_t q_at) {
+// Attention of one row in float64; prompt: its keys and values are those that a prompt reads.
+inline std::vector<double> reference(const Cache& cache, const Row& row, const std::vector<uint16_t>& q_bits, size_t q_at,
+                                     bool prompt = false) {
   const Shape& s = cache.shape;
   std::vector<double> out(static_cast<size_t>(s.heads * s.dim), 0.0);
   if (row.sequence < 0) return out;
   const double scale = static_cast<double>(1.0f / std::sqrt(static_cast<float>(s.dim)));
+  const bool rounds = prompt && cache.prompts_round();
+  const auto read = [&](float element) { return rounds ? from_act(cache.act, to_act(cache.act, element)) : element; };
   for (int32_t h = 0; h < s.heads; ++h) {
     const int32_t kv = h / (s.heads / s.kv_heads);
     std::vector<double> score(static_cast<size_t>(row.position) + 1);
@@ -178,7 +182,7 @@ inline std::vector<double> reference(const Cache& cache, const Row& row, const s
       double dot = 0;
       for (int32_t d = 0; d < s.dim; ++d)
         dot += static_cast<double>(from_act(cache.act, q_bits[q_at + static_cast<size_t>(h * cache.layout.padded_dim + d)])) *
-               cache.key[at + static_cast<size_t>(d)];
+               read(cache.key[at + static_cast<size_t>(d)]);
       score[static_cast<size_t>(p)] = cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
       top = std::max(top, score[static_cast<size_t>(p)]);
     }
@@ -191,7 +195,7 @@ inline std::vector<double> reference(const Cache& cache, const Row& row, const s
     for (int32_t p = low; p <= row.position; ++p) {
       const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
       for (int32_t d = 0; d < s.dim; ++d)
-        out[static_cast<size_t>(h * s.dim + d)] += score[static_cast<size_t>(p)] / sum * cache.value[at + static_cast<size_t>(d)];
+        out[static_cast<size_t>(h * s.dim + d)] += score[static_cast<size_t>(p)] / sum * read(cache.value[at + static_cast<size_t>(d)]);
     }
   }
   return out;
@@ -207,7 +211,7 @@ inline const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16
 // Compares the rows of results named by `rows` with float64. With more keys the errors of weights average out, so the
 // bound is `parts` times narrower.
 inline void expect_near(const Cache& cache, const std::vector<Row>& rows, const std::vector<uint16_t>& got,
-                 const std::vector<size_t>& which, double parts, const char* what) {
+                 const std::vector<size_t>& which, double parts, const char* what, bool prompt = false) {
   const int64_t q_stride = cache.shape.heads * cache.layout.padded_dim + 8;
   const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
   const int64_t width = cache.shape.heads * cache.shape.dim;
@@ -216,7 +220,7 @@ inline void expect_near(const Cache& cache, const std::vector<Row>& rows, const 
   for (const size_t r : which) {
     const auto begin = got.begin() + static_cast<int64_t>(r) * width;
     EXPECT_TRUE(near(from_acts(cache.act, std::vector<uint16_t>(begin, begin + width)),
-                     reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound))
+                     reference(cache, rows[r], q, r * static_cast<size_t>(q_stride), prompt), bound))
         << what << ": " << name(cache.act) << " dim " << cache.shape.dim << " heads " << cache.shape.heads << "/"
         << cache.shape.kv_heads << " position " << rows[r].position;
   }

@@ -23,7 +23,7 @@ TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
       for (size_t r = 0; r < rows.size(); r += r < 4 ? 1 : 17) {
         const auto begin = got.begin() + static_cast<int64_t>(r * width);
         EXPECT_TRUE(near(std::vector<float>(begin, begin + static_cast<int64_t>(width)),
-                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound_of(act)))
+                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride), true), bound_of(act)))
             << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r;
       }
       for (const int32_t chunk : {128, 37, 1}) {
@@ -60,7 +60,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
           const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
           std::vector<size_t> which = {0};
           if (count > 1) which.insert(which.end(), {149, 150, 299});
-          expect_near(cache, rows, folded, which, 8, "folded");
+          expect_near(cache, rows, folded, which, 8, "folded", true);
           const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1});
           EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split, dim " << shape.dim << " behind " << prefix;
           // Room for one tile of up to three pieces in addition to what all unsplit rows need, so that several groups
@@ -90,7 +90,7 @@ TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
     std::vector<PrefillTile> tiles;
     cut(shape, 0, length, &tiles);
     const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
-    expect_near(cache, rows, whole, {0, 1023, 2047, 2048, 4095, 4096, 4199}, 4, "whole");
+    expect_near(cache, rows, whole, {0, 1023, 2047, 2048, 4095, 4096, 4199}, 4, "whole", true);
     for (const int32_t chunk : {2048, 2000, 2047, 2049, 555})
       for (const PrefillSplit split : {PrefillSplit::kByWork, PrefillSplit::kAlways}) {
         std::vector<uint16_t> pieces;
@@ -127,7 +127,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
       std::vector<size_t> which = {0};
       for (const int32_t r : {1, count / 2, count - 2, count - 1})
         if (r > static_cast<int32_t>(which.back()) && r < count) which.push_back(static_cast<size_t>(r));
-      expect_near(cache, rows, whole, which, 1, "whole");
+      expect_near(cache, rows, whole, which, 1, "whole", true);
       for (const int32_t chunk : {1, 31, 128}) {
         std::vector<uint16_t> pieces;
         for (int32_t at = 0; at < std::min(count, 5 * chunk); at += chunk) {
@@ -180,7 +180,7 @@ TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
         rows.insert(rows.end(), own.begin(), own.end());
       }
       const std::vector<uint16_t> one = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
-      expect_near(cache, rows, one, {0, 699, 700, 764, 765, 766, 1789, 1790, 2065}, 1, "of one");
+      expect_near(cache, rows, one, {0, 699, 700, 764, 765, 766, 1789, 1790, 2065}, 1, "of one", true);
       for (const int32_t sm_count : {2, 3, 13, 132, 1000})
         for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kAlways}) {
           const std::vector<uint16_t> got = attend(cache, rows, tiles, {0, 1, split, sm_count});
@@ -200,7 +200,7 @@ TEST(PrefillAttention, SeesAWindowOverSeveralTiles) {
       std::vector<PrefillTile> tiles;
       cut(shape, 0, length, &tiles);
       const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kByWork, 132});
-      expect_near(cache, rows, whole, {0, 63, 64, 65, 127, 129, 640, 1023, 1024, 1099, 1100, 1101, 1499}, 1, "whole");
+      expect_near(cache, rows, whole, {0, 63, 64, 65, 127, 129, 640, 1023, 1024, 1099, 1100, 1101, 1499}, 1, "whole", true);
       std::vector<PrefillTile> last;
       cut(shape, 0, 300, &last);
       const std::vector<uint16_t> part = attend(cache, rows_at(0, 1200, 300), last, {0, 1, PrefillSplit::kAlways, 132});

@@ -130,7 +130,7 @@ TEST(Attention, SeesKeysBeyond65536) {
     std::vector<PrefillTile> tiles;
     cut(shape, 0, 41, &tiles);
     const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 132});
-    expect_near(cache, rows, folded, {0, 40}, 32, "prefill");
+    expect_near(cache, rows, folded, {0, 40}, 32, "prefill", true);
     const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 132});
     EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split";
     const std::vector<uint16_t> decoded = attend(cache, rows, {}, {0, 1, PrefillSplit::kByWork, 132});
@@ -158,8 +158,8 @@ void check_width(Act act, const Shape& shape, Kv kv, int32_t window = 0, float c
   const size_t width = static_cast<size_t>(shape.heads * shape.dim);
   const std::vector<uint16_t> decoded = attend(cache, rows, {}), whole = attend(cache, rows, tiles);
   for (size_t r = 0; r < rows.size(); r += r % 15 == 0 ? 1 : 7) {
-    const std::vector<double> want = reference(cache, rows[r], q, r * static_cast<size_t>(q_stride));
     for (const auto* got : {&decoded, &whole}) {
+      const std::vector<double> want = reference(cache, rows[r], q, r * static_cast<size_t>(q_stride), got == &whole);
       const auto begin = got->begin() + static_cast<int64_t>(r * width);
       const std::vector<uint16_t> row(begin, begin + static_cast<int64_t>(width));
       EXPECT_TRUE(near(from_acts(act, row), want, bound_of(act)))
@@ -231,7 +231,7 @@ TEST(Attention, AddsSinksAfterAllKeys) {
     std::vector<PrefillTile> tiles;
     cut(shape, 0, 40, &tiles);
     const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 132});
-    expect_near(cache, rows, folded, {0, 39}, 1, "prefill");
+    expect_near(cache, rows, folded, {0, 39}, 1, "prefill", true);
     const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 132});
     EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split";
     const std::vector<uint16_t> decoded = attend(cache, rows, {}, {0, 1, PrefillSplit::kByWork, 132});

@@ -41,7 +41,7 @@ TEST(F8Cache, CountsTheScratchOfWidenedBlocks) {
   EXPECT_EQ(without.wide_blocks[0], 0);
   const int32_t seen = (sizes.positions + sizes.tokens) / 16 + 1;
   EXPECT_EQ(sizes.wide_blocks[0], device->properties.major == 9 && device->properties.minor == 0 ? std::min(512, seen) : 0);
-  const uint64_t bytes = static_cast<uint64_t>(sizes.wide_blocks[0]) * 2 * 16 * (2 * 64 * sizeof(uint16_t) + sizeof(float));
+  const uint64_t bytes = static_cast<uint64_t>(sizes.wide_blocks[0]) * 2 * 16 * 2 * 64 * sizeof(uint16_t);
   EXPECT_EQ(eight.workspace_bytes - sixteen.workspace_bytes, (bytes + 255) / 256 * 256);
 }
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void zero_rows(uint32_t tile, int32_t begin, int32_t 
 // Run by one warp for keys and by another for values. Blocks past the last key of a unit are not read. Keys past it may
 // be anything, because their scores are masked; values past it must be zeros, because a weight of 0 does not cancel a
 // NaN.
-template <int32_t dim, bool values, bool wide>
+template <int32_t dim, bool values>
 __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map, uint32_t memory, int32_t lane) {
   using Layout = UnitLayout<dim>;
   const KvLayout& layout = p.args.common.layout;
@@ -31,6 +31,7 @@ __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map
   const uint32_t stage_memory = memory + (values ? Layout::values : Layout::keys);
   const uint32_t full = memory + (values ? Layout::values_full : Layout::keys_full);
   const uint32_t empty = memory + (values ? Layout::values_empty : Layout::keys_empty), came = memory + Layout::values_came;
+  const bool wide = p.args.wide.memory != nullptr;
   PipelineState<Layout::stages> at;
   uint32_t zeroed = 0;  // parity of the barrier `came`
   for (UnitSchedule schedule(p); schedule.there(); ++schedule.round) {
@@ -43,13 +44,7 @@ __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map
       const uint32_t stage = stage_memory + static_cast<uint32_t>(at.stage * Layout::side);
       const uint32_t ready = full + static_cast<uint32_t>(at.stage * 8), done = values && rows < Layout::tile_keys ? came : ready;
       barrier_wait(empty + static_cast<uint32_t>(at.stage * 8), at.phase ^ 1);
-      const uint32_t scale_bytes = wide && !values ? static_cast<uint32_t>(blocks * layout.block_size * 4) : 0;
-      if (elected()) barrier_expect(done, static_cast<uint32_t>(blocks * block_bytes * Layout::halves) + scale_bytes);
-      if constexpr (wide && !values) {
-        const int64_t block = int64_t{unit.kv_head} * p.args.wide.blocks + unit.item.wide + (key >> shift);
-        if (elected()) bulk_copy(memory + static_cast<uint32_t>(Layout::scales + at.stage * 2 * Layout::tile_keys * 4),
-                                 p.wide_scales + (block << shift), scale_bytes, done);
-      }
+      if (elected()) barrier_expect(done, static_cast<uint32_t>(blocks * block_bytes * Layout::halves));
       for (int32_t i = 0; i < blocks; ++i) {
         const int32_t row = (__shfl_sync(0xffffffffu, id, i) * layout.kv_heads + unit.kv_head) << shift;
         if (elected()) {

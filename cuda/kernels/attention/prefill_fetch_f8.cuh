@@ -72,24 +72,20 @@ struct F8Producer {
     }
   }
 
-  // Widens the keys, or values, that came. Rows from `rows` on become zeros.
+  // Widens the keys, or values, that came. Values from row `rows` on become zeros; keys may be anything, see fetch_tiles.
   template <bool of_values>
   __device__ __forceinline__ void widen(int32_t rows) {
     auto& at = of_values ? values : keys;
     barrier_wait(barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage), at.phase);
     const uint32_t stage = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side);
     const int32_t piece = thread % 4, first_row = thread / 4;
-    [[maybe_unused]] float factor[kPieces];
-    const auto scale_at = [&](int32_t side, int32_t n) { return scales(at.stage, side) + static_cast<uint32_t>(n * 32 + first_row) * 4; };
+    Factor<T> factor[kPieces];
 #pragma unroll
     for (int32_t n = 0; n < kPieces; ++n) {
-      if constexpr (of_values) {
-        const float scale = load_shared_float(scale_at(1, n));
-        factor[n] = n * 32 + first_row >= rows ? 0.0f : value_factor<T>(scale);
-      } else if (piece == 0) {
-        const float of_key = load_shared_float(scale_at(0, n)), of_value = load_shared_float(scale_at(1, n));
-        store_shared4(scale_at(0, n), __float_as_uint(score_factor<T>(of_key, of_value)));
-      }
+      const uint32_t row = static_cast<uint32_t>(n * 32 + first_row);
+      const float of_value = load_shared_float(scales(at.stage, 1) + row * 4);
+      if constexpr (of_values) factor[n] = value_factor<T>(static_cast<int32_t>(row) < rows ? of_value : 0.0f);
+      else factor[n] = key_factor<T>(load_shared_float(scales(at.stage, 0) + row * 4), of_value);
     }
     const auto load = [&](int32_t half, int32_t n) {
       const int32_t row = n * 32 + first_row;
@@ -100,10 +96,10 @@ struct F8Producer {
       const int32_t row = n * 32 + first_row;
       uint4 wide[2];
       widen_f8<T>(elements, wide);
-      if constexpr (of_values) wide[0] = scaled_values<T>(wide[0], factor[n]), wide[1] = scaled_values<T>(wide[1], factor[n]);
       const uint32_t to = stage + static_cast<uint32_t>(half * Layout::half + row * 128);
 #pragma unroll
-      for (int32_t i = 0; i < 2; ++i) store_shared16(to + static_cast<uint32_t>((piece * 2 + i) ^ row % 8) * 16, wide[i]);
+      for (int32_t i = 0; i < 2; ++i)
+        store_shared16(to + static_cast<uint32_t>((piece * 2 + i) ^ row % 8) * 16, scaled<T>(wide[i], factor[n]));
     };
 #pragma unroll
     for (int32_t half = 0; half < kDirect; ++half)

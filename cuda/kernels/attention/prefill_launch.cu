@@ -59,8 +59,7 @@ cudaError_t prefill_wide_blocks(const KvLayout& layout, int64_t most, int32_t* b
 }
 
 int64_t prefill_wide_bytes(const KvLayout& layout, int32_t blocks) {
-  const int64_t scales = int64_t{layout.kv_heads} * layout.block_size * static_cast<int64_t>(sizeof(float));
-  return blocks * (2 * WidePlanes::plane_bytes(layout) + scales);
+  return blocks * 2 * WidePlanes::plane_bytes(layout);
 }
 
 int32_t attention_shared_bytes(int32_t head_dim) {

@@ -17,15 +17,12 @@ constexpr int kHalves = halves_of(kDim);
 template <int kDim>
 constexpr int kValueDims = kDim / kHalves<kDim>;
 
-// WidePlanes is where a WideCache has widened blocks: keys, and values times their scales, as a cache of the layout's type has them, and
-// what the scores of each key are multiplied by, (kv_heads, blocks, block_size).
+// WidePlanes is where a WideCache has widened blocks: keys and values times their scales, as a cache of the layout's type has them.
 struct WidePlanes {
   uint8_t *keys, *values;
-  float* scales;
 
   WidePlanes(const KvLayout& layout, const WideCache& cache)
-      : keys(static_cast<uint8_t*>(cache.memory)), values(keys + cache.blocks * plane_bytes(layout)),
-        scales(reinterpret_cast<float*>(values + cache.blocks * plane_bytes(layout))) {}
+      : keys(static_cast<uint8_t*>(cache.memory)), values(keys + cache.blocks * plane_bytes(layout)) {}
   // Bytes that a block has of each plane of elements.
   static int64_t plane_bytes(const KvLayout& layout) { return layout.block_elements() * static_cast<int64_t>(kActBytes); }
 };
@@ -38,7 +35,6 @@ struct Params {
   // Workspace: partial results by slot and query head.
   float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
   float2* parts;  // (capacity, heads, halves): top and sum of a Part, equal in both halves
-  const float* wide_scales = nullptr;  // of widened blocks, see WidePlanes
 
   __host__ __device__ int32_t columns() const { return args.common.layout.kv_heads * tiles; }
 };

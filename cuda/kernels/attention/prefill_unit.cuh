@@ -27,10 +27,10 @@ struct UnitLayout {
   static constexpr int32_t keys_full = barriers, keys_empty = keys_full + stages * 8, values_full = keys_empty + stages * 8,
                            values_empty = values_full + stages * 8, keys_came = values_empty + stages * 8,
                            values_came = keys_came + stages * 8;
-  // Scales of each stage's tokens, for 8 bits: of keys, then of values. F32.
-  static constexpr int32_t scales = (values_came + stages * 8 + 15) / 16 * 16;
-  static constexpr int32_t bytes = scales + stages * 2 * tile_keys * 4;
-  static_assert(bytes <= 227 * 1024);
+  static constexpr int32_t bytes = values_came + stages * 8;
+  // For 8 bits: the scales of each stage's tokens, of keys, then of values. F32.
+  static constexpr int32_t scales = (bytes + 15) / 16 * 16, f8_bytes = scales + stages * 2 * tile_keys * 4;
+  static_assert(f8_bytes <= 227 * 1024);
   static_assert(kFirstPiece % tile_keys == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
 };
 

@@ -18,11 +18,18 @@ cudaError_t wgmma_supports(const KvLayout& layout, bool* supported) {
 
 cudaError_t launch_wgmma(const Params& p, const Stream& on) {
   const AttentionArgs& c = p.args.common;
-  if (c.layout.kv == Kv::kF8) return p.args.wide.memory != nullptr ? launch_wgmma_wide(p, on) : launch_wgmma_f8(p, on);
+  KvLayout layout = c.layout;
+  const void *keys = c.keys, *values = c.values;
+  if (p.args.wide.memory != nullptr) {
+    layout.kv = Kv::kAct;
+    const WidePlanes planes(layout, p.args.wide);
+    keys = planes.keys, values = planes.values;
+  }
+  if (layout.kv == Kv::kF8) return launch_wgmma_f8(p, on);
   CacheMaps maps;
-  cudaError_t error = map_cache(c.layout, c.keys, &maps.keys);
-  if (error == cudaSuccess) error = map_cache(c.layout, c.values, &maps.values);
-  return error == cudaSuccess ? launch_any<Source::kAct>(p, maps, on) : error;
+  cudaError_t error = map_cache(layout, keys, &maps.keys);
+  if (error == cudaSuccess) error = map_cache(layout, values, &maps.values);
+  return error == cudaSuccess ? launch_any<false>(p, maps, on) : error;
 }
 
 #else

@@ -12,7 +12,6 @@ cudaError_t wgmma_supports(const KvLayout& layout, bool* supported);
 
 // Launches the items of p, without merges.
 cudaError_t launch_wgmma(const Params& p, const Stream& on);
-cudaError_t launch_wgmma_f8(const Params& p, const Stream& on);    // the same, for a cache of 8 bits
-cudaError_t launch_wgmma_wide(const Params& p, const Stream& on);  // the same, for a cache of 8 bits, from p.args.wide
+cudaError_t launch_wgmma_f8(const Params& p, const Stream& on);  // the same, for a cache of 8 bits without p.args.wide
 
 }  // namespace mr::cuda::prefill

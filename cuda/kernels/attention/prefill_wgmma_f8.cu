@@ -5,7 +5,7 @@
 namespace mr::cuda::prefill {
 
 #if MR_HOPPER
-cudaError_t launch_wgmma_f8(const Params& p, const Stream& on) { return launch_any<Source::kF8>(p, CacheMaps{}, on); }
+cudaError_t launch_wgmma_f8(const Params& p, const Stream& on) { return launch_any<true>(p, CacheMaps{}, on); }
 #else
 cudaError_t launch_wgmma_f8(const Params&, const Stream&) { return cudaErrorNotSupported; }
 #endif

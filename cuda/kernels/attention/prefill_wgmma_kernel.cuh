@@ -27,16 +27,12 @@ struct CacheMaps {
   CacheMap keys, values;
 };
 
-// Source is what producers load: elements of the layout's type; of 8 bits, which they widen; or widened blocks. Scores of the last two
-// are multiplied by scales.
-enum class Source { kAct, kF8, kWide };
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Named barriers of the consumer warpgroups: two for their alternation, and one of each group alone.
 constexpr int32_t kOrderBarrier = 1, kGroupBarrier = 3;
 
-template <class T, int32_t dim, Source source>
+template <class T, int32_t dim>
 struct Consumer {
   using Layout = UnitLayout<dim>;
   using StageCursor = PipelineState<Layout::stages>;
@@ -71,33 +67,7 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // The scales of a thread's columns. With widened blocks there are registers to load them while products run.
-  struct Scales {
-    float2 of[source == Source::kWide ? kScores / 4 : 1];
-  };
-  __device__ __forceinline__ float2 scale(int32_t j) const {
-    return load_shared_floats(memory + static_cast<uint32_t>(Layout::scales + keys.stage * 2 * kTileKeys * 4 + lane % 4 * 8 + j * 32));
-  }
-  __device__ __forceinline__ Scales load_scales() const {
-    Scales scales{};
-    if constexpr (source == Source::kWide) {
-#pragma unroll
-      for (int32_t j = 0; j < kScores / 4; ++j) scales.of[j] = scale(j);
-    }
-    return scales;
-  }
-
-  // Ends the reading of keys: multiplies scores of 8-bit keys by the keys' scales.
-  __device__ __forceinline__ void end_keys([[maybe_unused]] float (&scores)[kScores], [[maybe_unused]] const Scales& scales) {
-    if constexpr (source != Source::kAct) {
-#pragma unroll
-      for (int32_t j = 0; j < kScores / 4; ++j) {
-        const float2 by = source == Source::kWide ? scales.of[j] : scale(j);
-        scores[4 * j] *= by.x, scores[4 * j + 1] *= by.y;
-        scores[4 * j + 2] *= by.x, scores[4 * j + 3] *= by.y;
-      }
-      settle(scores);  // the scales have been used when a copy may overwrite them
-    }
+  __device__ __forceinline__ void end_keys() {
     release(at(Layout::keys_empty, keys));
     keys.next();
   }
@@ -152,10 +122,9 @@ struct Consumer {
     barrier_wait(at(Layout::values_full, values), values.phase);
     multiply_values(out, weights);
     pass_order();
-    const Scales scales = load_scales();
     wgmma_wait<1>();
     settle(scores);
-    end_keys(scores, scales);
+    end_keys();
     [[maybe_unused]] Part parts[2];
     [[maybe_unused]] bool sees[2];
     if constexpr (border) {
@@ -214,10 +183,9 @@ struct Consumer {
       await_order();
       multiply_keys(scores);
       pass_order();
-      const Scales scales = load_scales();
       wgmma_wait<0>();
       settle(scores);
-      end_keys(scores, scales);
+      end_keys();
       weigh(s, scores, key);
       pack_tile<T>(scores, weights);
 #pragma unroll 1
@@ -253,12 +221,12 @@ struct Consumer {
 
 #endif
 
-template <class T, int32_t dim, Source source>
+// f8: keys and values have 8 bits, and producers widen them.
+template <class T, int32_t dim, bool f8>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     prefill_attention_wgmma(const __grid_constant__ Params p, const __grid_constant__ CacheMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = UnitLayout<dim>;
-  constexpr bool f8 = source == Source::kF8, wide = source == Source::kWide;
   constexpr int32_t kRegisters = f8 ? 216 : 240, kSpareRegisters = f8 ? 72 : 24;
   static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);
@@ -283,12 +251,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     if constexpr (f8) {
       F8Producer<T, dim>{p, memory, static_cast<int32_t>(threadIdx.x) - kConsumers, lane, {}, {}}.run();
     } else {
-      if (warp == kConsumers / 32) fetch_tiles<dim, false, wide>(p, maps.keys, memory, lane);
-      if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true, wide>(p, maps.values, memory, lane);
+      if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);
+      if (warp == kConsumers / 32 + 1) fetch_tiles<dim, true>(p, maps.values, memory, lane);
     }
   } else {
     registers_up<kRegisters>();
-    Consumer<T, dim, source>{p, memory, warp / 4, lane, {}, {}}.run();
+    Consumer<T, dim>{p, memory, warp / 4, lane, {}, {}}.run();
   }
 #endif
 }

@@ -7,11 +7,12 @@
 //                        |
 //   scratch  keys    [ block ][ block ] ...    by span, in order of positions; each as a cache of 16 bits has it
 //            values  [ block ][ block ] ...
-//            scales  of head 0 [ block ][ block ] ... of head 1 ...
 //
-// Keys are widened exactly, and consumers multiply scores by the scales. A value times its scale is rounded once to the layout's type.
+// An element is multiplied by its scale, so that consumers need no scales. A scale is two numbers of the layout's type, hi + lo: one fma
+// rounds element * hi + (element * lo, rounded), two instructions for two elements where f32 takes five. The result differs
+// from the product by at most 1 + 2^-6 halves of a step, and by 2^-23 more if f16 lacks the exponents for lo.
 // A value whose scale is NaN would reach the rows that do not see its token, because a weight of 0 does not cancel a NaN. So it becomes
-// 0, and the scale of the token's key becomes NaN: its score is NaN in every row that sees it, and masked in all others.
+// 0, and the token's key becomes NaN: its score is NaN in every row that sees it, and masked in all others.
 #pragma once
 
 #include "kernels/attention/prefill_params.cuh"
@@ -20,65 +21,78 @@
 
 namespace mr::cuda::prefill {
 
-// Returns what the scores of a key are multiplied by.
+// Factor is hi and lo of a number by which widened elements are multiplied.
 template <class T>
-__device__ __forceinline__ float score_factor(float of_key, float of_value) {
-  return (isnan(of_value) ? of_value : of_key) * WideF8<T>::kFactor;
+using Factor = typename ActOps<T>::Pair;
+
+template <class T>
+__device__ __forceinline__ Factor<T> factor_of(float x) {
+  const T hi = ActOps<T>::from(x);
+  return Factor<T>{hi, ActOps<T>::from(x - ActOps<T>::to(hi))};
 }
 
-// Returns what the widened elements of a value are multiplied by.
 template <class T>
-__device__ __forceinline__ float value_factor(float scale) {
+__device__ __forceinline__ float bounded_scale(float scale) {
   const float most = std::is_same_v<T, __half> ? 145.0f : scale;  // 448 * 145 is within f16's range
-  return isnan(scale) ? 0.0f : fminf(scale, most) * WideF8<T>::kFactor;
+  return fminf(scale, most) * WideF8<T>::kFactor;
+}
+// Returns the factor of a token's value, and of its key.
+template <class T>
+__device__ __forceinline__ Factor<T> value_factor(float of_value) {
+  return factor_of<T>(isnan(of_value) ? 0.0f : bounded_scale<T>(of_value));
+}
+template <class T>
+__device__ __forceinline__ Factor<T> key_factor(float of_key, float of_value) {
+  return factor_of<T>(isnan(of_key) || isnan(of_value) ? NAN : bounded_scale<T>(of_key));
 }
 
-// Multiplies 8 widened elements by a value_factor.
+// Multiplies 8 widened elements by a factor.
 template <class T>
-__device__ __forceinline__ uint4 scaled_values(const uint4& wide, float factor) {
-  const auto scaled = [&](uint32_t both) {
-    typename ActOps<T>::Pair pair;
+__device__ __forceinline__ uint4 scaled(const uint4& wide, const Factor<T>& factor) {
+  const auto product = [&](uint32_t both) {
+    Factor<T> pair;
     memcpy(&pair, &both, sizeof pair);
-    return ActOps<T>::pack(ActOps<T>::to(pair.x) * factor, ActOps<T>::to(pair.y) * factor);
+    const Factor<T> rounded = __hfma2(pair, Factor<T>{factor.x, factor.x}, __hmul2(pair, Factor<T>{factor.y, factor.y}));
+    memcpy(&both, &rounded, sizeof both);
+    return both;
   };
-  return make_uint4(scaled(wide.x), scaled(wide.y), scaled(wide.z), scaled(wide.w));
+  return make_uint4(product(wide.x), product(wide.y), product(wide.z), product(wide.w));
 }
 
 struct WidenParams {
   PrefillWidenArgs args;
   uint4 *keys, *values;  // of the WidePlanes
-  float* scales;
   int32_t row_shift;     // log2 of the pieces of a row
 };
 
-constexpr int32_t kWidenThreads = 256, kWidenPlanes = 3;
+constexpr int32_t kWidenThreads = 256, kWidenPlanes = 2;
 
-// Widens a KV block's elements of one plane; factor(row) is what those of a row are multiplied by. A piece is 8 elements.
-template <class T, bool scaled, class Factor>
-__device__ __forceinline__ void widen_elements(const uint2* from, uint4* to, int32_t pieces, const Factor& factor) {
+// Widens the keys, or values, of a KV block. A piece is 8 elements.
+template <class T, bool of_values>
+__device__ __forceinline__ void widen_elements(const uint2* from, uint4* to, const float* key_scales, const float* value_scales,
+                                               int32_t pieces, int32_t row_shift) {
   constexpr int32_t kTogether = 8;  // loaded before the first of them is widened
-  for (int32_t begin = static_cast<int32_t>(threadIdx.x); begin < pieces; begin += kTogether * kWidenThreads) {
+  __shared__ Factor<T> factors[kWidenThreads];  // of the rows of kTogether * kWidenThreads pieces; a row has at least 8
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), rows = pieces >> row_shift;
+  for (int32_t begin = 0; begin < pieces; begin += kTogether * kWidenThreads) {
     uint2 elements[kTogether];
-    float factors[kTogether];
+#pragma unroll
+    for (int32_t i = 0; i < kTogether; ++i) elements[i] = __ldcg(from + min(begin + i * kWidenThreads + thread, pieces - 1));
+    const int32_t row = min((begin >> row_shift) + thread, rows - 1);
+    const float of_value = __ldcg(value_scales + row), of_key = of_values ? 0.0f : __ldcg(key_scales + row);
+    if (begin > 0) __syncthreads();  // the factors before have been read
+    factors[thread] = of_values ? value_factor<T>(of_value) : key_factor<T>(of_key, of_value);
+    __syncthreads();
 #pragma unroll
     for (int32_t i = 0; i < kTogether; ++i) {
-      const int32_t piece = min(begin + i * kWidenThreads, pieces - 1);
-      elements[i] = __ldcg(from + piece);
-      factors[i] = factor(piece);
-    }
-#pragma unroll
-    for (int32_t i = 0; i < kTogether; ++i) {
-      const int32_t piece = begin + i * kWidenThreads;
+      const int32_t piece = begin + i * kWidenThreads + thread;
       if (piece >= pieces) break;
-      const uint4 wide = widen_f8<T>(elements[i].x, elements[i].y);
-      if constexpr (scaled) to[piece] = scaled_values<T>(wide, value_factor<T>(factors[i]));
-      else to[piece] = wide;
+      to[piece] = scaled<T>(widen_f8<T>(elements[i].x, elements[i].y), factors[(piece - begin) >> row_shift]);
     }
   }
 }
 
-// A block of threads writes the keys, the values or the scales of a KV block: few blocks of threads have all loads of a short prompt in
-// flight.
+// A block of threads writes the keys or the values of a KV block: few blocks of threads have all loads of a short prompt in flight.
 template <class T>
 __global__ void __launch_bounds__(kWidenThreads) widen_blocks(const __grid_constant__ WidenParams p) {
   const KvLayout& layout = p.args.layout;
@@ -97,18 +111,12 @@ __global__ void __launch_bounds__(kWidenThreads) widen_blocks(const __grid_const
   const int32_t pieces = static_cast<int32_t>(layout.block_elements() / 8);
   grid_wait();
   grid_trigger();
-  if (blockIdx.y == 0) {
-    widen_elements<T, false>(reinterpret_cast<const uint2*>(keys), p.keys + int64_t{block} * pieces, pieces, [](int32_t) { return 0.0f; });
-  } else if (blockIdx.y == 1) {
-    widen_elements<T, true>(reinterpret_cast<const uint2*>(values), p.values + int64_t{block} * pieces, pieces,
-                            [&](int32_t piece) { return __ldcg(value_scales + (piece >> p.row_shift)); });
-  } else {
-    for (int32_t row = static_cast<int32_t>(threadIdx.x); row < layout.kv_heads * layout.block_size; row += kWidenThreads) {
-      const int32_t head = row / layout.block_size, token = row % layout.block_size;
-      p.scales[(int64_t{head} * p.args.wide.blocks + block) * layout.block_size + token] =
-          score_factor<T>(__ldcg(key_scales + row), __ldcg(value_scales + row));
-    }
-  }
+  if (blockIdx.y == 0)
+    widen_elements<T, false>(reinterpret_cast<const uint2*>(keys), p.keys + int64_t{block} * pieces, key_scales, value_scales, pieces,
+                             p.row_shift);
+  else
+    widen_elements<T, true>(reinterpret_cast<const uint2*>(values), p.values + int64_t{block} * pieces, key_scales, value_scales, pieces,
+                            p.row_shift);
 }
 
 }  // namespace mr::cuda::prefill

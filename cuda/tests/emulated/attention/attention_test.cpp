@@ -124,23 +124,22 @@ struct Problem {
     return out;
   }
 
-  template <Source source>
+  template <bool f8>
   void run_block(const Params& p, const CacheMaps& maps) const {
-    if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64, source>(p, maps);
-    else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128, source>(p, maps);
-    else prefill_attention_wgmma<T, 256, source>(p, maps);
+    if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64, f8>(p, maps);
+    else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128, f8>(p, maps);
+    else prefill_attention_wgmma<T, 256, f8>(p, maps);
   }
 
   // Widens the blocks of the plan's spans into `scratch`, whose other bytes are NaN.
   WidePlanes widen(const AttentionArgs& a, const PrefillPlan& plan, std::vector<uint8_t>& scratch, WideCache* wide) const {
     EXPECT_FALSE(plan.spans.empty());
     wide->blocks = plan.wide_blocks + 3;
-    const int64_t block_bytes = 2 * WidePlanes::plane_bytes(layout) + layout.kv_heads * layout.block_size * 4;
-    scratch.assign(static_cast<size_t>(wide->blocks * block_bytes), 0xff);
+    scratch.assign(static_cast<size_t>(wide->blocks * 2 * WidePlanes::plane_bytes(layout)), 0xff);
     wide->memory = scratch.data();
     const WidePlanes planes(layout, *wide);
     WidenParams p{{a.rows, layout, a.keys, a.values, plan.spans.data(), static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, *wide},
-                  reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), planes.scales, 3};
+                  reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), 3};
     while (8 << p.row_shift < layout.padded_dim) ++p.row_shift;
     const dim3 grid(static_cast<unsigned>(plan.wide_blocks), kWidenPlanes);
     (void)emulated::run_grid(grid, dim3(kWidenThreads), [&] { widen_blocks<T>(p); });
@@ -191,7 +190,6 @@ struct Problem {
     if (ahead) {
       const WidePlanes planes = widen(a, plan, scratch, &p.args.wide);
       k.block0 = planes.keys, v.block0 = planes.values;
-      p.wide_scales = planes.scales;
     }
     memcpy(&maps.keys, &k, sizeof k);
     memcpy(&maps.values, &v, sizeof v);
@@ -202,9 +200,8 @@ struct Problem {
       p.args.merge_count = plan.groups[g].merges;
       const dim3 grid(static_cast<unsigned>(std::min(p.args.item_count * p.columns(), sm_count)));
       (void)emulated::run_grid(grid, dim3(kBlockThreads), [&] {
-        if (ahead) run_block<Source::kWide>(p, maps);
-        else if (c.kv == Kv::kF8) run_block<Source::kF8>(p, maps);
-        else run_block<Source::kAct>(p, maps);
+        if (c.kv == Kv::kF8 && !ahead) run_block<true>(p, maps);
+        else run_block<false>(p, maps);
       });
       for (const NamedBarrier& barrier : named_barriers) EXPECT_EQ(barrier.here, 0) << "an arrival that nobody waited for";
       const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((width / 4 + kMergeThreads - 1) / kMergeThreads));
@@ -289,6 +286,36 @@ TEST(EmulatedAttention, WidensAnF8Cache) {
   expect_same<__half>(f8({8, 1, 128, 16}), 1020, 12);
   expect_same<__nv_bfloat16>(f8({2, 1, 256, 32, 70}), 1020, 12);
   expect_same<__half>(f8({4, 2, 128, 32, 40}), 300, 40);
+}
+
+// Every element times scales of ordinary sizes, by the bounds that prefill_widen.cuh states.
+template <class T>
+void expect_products() {
+  std::mt19937 random(9);
+  std::uniform_real_distribution<float> power(-16, 7);
+  const int32_t digits = std::is_same_v<T, __half> ? 10 : 7, least = std::is_same_v<T, __half> ? -14 : -126;
+  for (int32_t n = 0; n < 500; ++n) {
+    const float scale = std::exp2(power(random));
+    const Factor<T> factor = key_factor<T>(scale, 1.0f), of_value = value_factor<T>(scale);
+    ASSERT_EQ(memcmp(&factor, &of_value, sizeof factor), 0);
+    for (uint32_t element = 0; element < 256; ++element) {
+      if ((element & 0x7f) == 0x7f) continue;  // NaN, which no cache has
+      const uint4 eight = scaled<T>(widen_f8<T>(element * 0x01010101u, element * 0x01010101u), factor);
+      ASSERT_TRUE(eight.x == eight.w && eight.x >> 16 == (eight.x & 0xffff));
+      const double want = static_cast<double>(f8_to_f32(element)) * static_cast<double>(scale);
+      const double step = std::ldexp(1.0, (want == 0 ? least : std::max(std::ilogb(want), least)) - digits);
+      const double got = static_cast<double>(value_of<T>(static_cast<uint16_t>(eight.x)));
+      ASSERT_LE(std::fabs(got - want), step * 0.5 * (1 + 0x1p-6) + (digits == 10 ? 0x1p-23 : 0)) << element << " times " << scale;
+    }
+  }
+}
+
+TEST(EmulatedAttention, MultipliesF8ElementsByTheirScales) {
+  expect_products<__half>();
+  expect_products<__nv_bfloat16>();
+  const Factor<__half> most = key_factor<__half>(145.0f, 1.0f), beyond = key_factor<__half>(1e6f, 1.0f);
+  EXPECT_EQ(memcmp(&most, &beyond, sizeof most), 0) << "448 times a scale is finite in f16";
+  EXPECT_EQ(value_of<__half>(static_cast<uint16_t>(scaled<__half>(widen_f8<__half>(0x7e, 0), beyond).x)), 64960.0f);
 }
 
 // A token whose value, or key, has no scale: rows that see it are NaN, and others are not.
