@@ -191,7 +191,8 @@ TEST(PrefillPlan, WidensBlocksAheadIfThatIsFaster) {
   EXPECT_EQ(blocks_of(2000, 60), 129);
   EXPECT_EQ(blocks_of(100000, 128), 6258);
   EXPECT_EQ(blocks_of(100000, 32), 0) << "the keys are widened once anyway, and stay in shared memory";
-  EXPECT_EQ(blocks_of(0, 64), 0) << "a launch takes longer";
+  EXPECT_EQ(blocks_of(0, 120), 0) << "a launch takes longer";
+  EXPECT_EQ(blocks_of(0, 140), 9);
   // Neighbours whose rows and positions follow one another are two sequences.
   std::vector<PrefillTile> tiles = tiles_of(0, 1024), more = tiles_of(1024, 1000, 1024);
   tiles.insert(tiles.end(), more.begin(), more.end());

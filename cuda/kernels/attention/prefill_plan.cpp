@@ -31,8 +31,9 @@ int32_t first_key(const PrefillTile& t, bool split, int32_t window) {
 }
 
 // Returns whether it is faster to widen `blocks` KV blocks ahead than in each block of the attention kernel. Times are those of an
-// H200. There prompts of 4096 took 339 us longer with 8 bits than with 16, 21.4 ns for each key of 128 dims that a block walks over. A
-// widened element moves 6 bytes at 4 TB/s in all, and is read again at the speed that caches of 16 bits have.
+// H200. There each key of 128 dims that a block walks over took 19 to 21.5 ns longer with 8 bits than with 16 in prompts of 512 to 16384
+// tokens, 20.8 in one of 4096. A widened element moves 6 bytes at 4 TB/s in all (128 rows after 100 000 keys), and is read again at the
+// speed that caches of 16 bits have. Of 512 tokens the launch took 2.5 us, so widening ahead pays from about 130 tokens.
 bool widening_pays(const std::vector<Draft>& drafts, int64_t blocks, const PrefillWork& work) {
   const PrefillWide& w = work.wide;
   int64_t longest = 0, all = 0;
@@ -41,7 +42,7 @@ bool widening_pays(const std::vector<Draft>& drafts, int64_t blocks, const Prefi
     longest = std::max(longest, keys);
     all += keys;
   }
-  constexpr double kLaunchNs = 4000, kBytesANs = 4000, kNsAnElement = 21.4 / 128;
+  constexpr double kLaunchNs = 2500, kBytesANs = 4000, kNsAnElement = 20.8 / 128;
   const double again = static_cast<double>(std::max(longest, all * work.columns / work.sm_count) * w.padded_dim) * kNsAnElement;
   return again > kLaunchNs + static_cast<double>(blocks * w.block_size * w.kv_heads * w.padded_dim) * 6 / kBytesANs;
 }
