@@ -125,7 +125,10 @@ struct State {
 
   __device__ __forceinline__ void store(const DeltaArgs& a, const Block& b, const Lane& t, int32_t to) {
     float* const state = a.inputs.states.base + to * a.inputs.states.stride;
-    each(a, b, t, [&](auto& x, int64_t at) { *reinterpret_cast<std::remove_reference_t<decltype(x)>*>(state + at) = x; });
+    each(a, b, t, [&](auto& x, int64_t at) {
+      if constexpr (S::whole) store_group(reinterpret_cast<float4*>(state + at), x);
+      else state[at] = x;
+    });
   }
 
   // Returns a lane's part of the product with column n.

@@ -18,10 +18,14 @@ __device__ __forceinline__ float4 load_columns(const float* from, int32_t n) {
   return {n > 0 ? from[0] : 0.0f, n > 1 ? from[1] : 0.0f, n > 2 ? from[2] : 0.0f, n > 3 ? from[3] : 0.0f};
 }
 
+// store_group stores four columns by one instruction. nvcc 12.4 makes four stores of 4 bytes of some assignments of a float4: each of them
+// sends every sector that the warp touches to L2, so L2 receives four times as many writes.
+__device__ __forceinline__ void store_group(float4* to, float4 x) { __stcg(to, x); }
+
 template <bool whole>
 __device__ __forceinline__ void store_columns(float* to, int32_t n, float4 x) {
   if constexpr (whole) {
-    if (n > 0) *reinterpret_cast<float4*>(to) = x;
+    if (n > 0) store_group(reinterpret_cast<float4*>(to), x);
   } else {
     const float each[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
