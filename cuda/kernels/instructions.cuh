@@ -36,6 +36,21 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
 // Requests the cache line at an address into L2.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+// Loads 16 bytes past the first level cache, with an L2 policy.
+__device__ __forceinline__ float4 load16(const float4* from, uint64_t policy) {
+  float4 x;
+  asm volatile("ld.global.cg.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(from), "l"(policy)
+               : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void store16(float4* to, float4 x, uint64_t policy) {
+  asm volatile("st.global.cg.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "l"(policy)
+               : "memory");
+}
+
 // Copies 16 bytes from global to shared memory, asynchronously until copies_wait.
 __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");

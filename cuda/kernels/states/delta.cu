@@ -113,20 +113,25 @@ struct State {
     }
   }
 
-  __device__ __forceinline__ void load(const DeltaArgs& a, const Block& b, const Lane& t, int32_t from) {
+  // policy: of whole heads in decode. Prompts read a state once.
+  __device__ __forceinline__ void load(const DeltaArgs& a, const Block& b, const Lane& t, int32_t from, uint64_t policy = 0) {
 #pragma unroll
     for (int32_t n = 0; n < S::kColumns; ++n)
 #pragma unroll
       for (int32_t j = 0; j < kVectors; ++j) s[n][j] = float4{};
     if (from < 0) return;
     const float* const state = a.inputs.states.base + from * a.inputs.states.stride;
-    each(a, b, t, [&](auto& x, int64_t at) { x = __ldcg(reinterpret_cast<const std::remove_reference_t<decltype(x)>*>(state + at)); });
+    each(a, b, t, [&](auto& x, int64_t at) {
+      if constexpr (S::whole && !swaps) x = load16(reinterpret_cast<const float4*>(state + at), policy);
+      else x = __ldcg(reinterpret_cast<const std::remove_reference_t<decltype(x)>*>(state + at));
+    });
   }
 
-  __device__ __forceinline__ void store(const DeltaArgs& a, const Block& b, const Lane& t, int32_t to) {
+  __device__ __forceinline__ void store(const DeltaArgs& a, const Block& b, const Lane& t, int32_t to, uint64_t policy = 0) {
     float* const state = a.inputs.states.base + to * a.inputs.states.stride;
     each(a, b, t, [&](auto& x, int64_t at) {
-      if constexpr (S::whole) store_group(reinterpret_cast<float4*>(state + at), x);
+      if constexpr (S::whole && !swaps) store16(reinterpret_cast<float4*>(state + at), x, policy);
+      else if constexpr (S::whole) store_group(reinterpret_cast<float4*>(state + at), x);
       else state[at] = x;
     });
   }
@@ -272,6 +277,12 @@ __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Block& b
   } while (ready.any());
 }
 
+// Whether the S of all chains exceed the part of L2 that a launch may fill. They then leave L2 before the rows and the inputs of the
+// convolution, which several kernels of the layer read. Fewer stay, as weights do: L2 writes them while later kernels run.
+__device__ __forceinline__ bool is_streamed(const DeltaArgs& a) {
+  return int64_t{a.inputs.rows.chain_count} * a.heads * a.key_dim * a.value_dim * 4 > 32 << 20;
+}
+
 // Computes decode rows, one or two of most chains.
 template <class S>
 __device__ __forceinline__ void compute_few(const DeltaArgs& a, const Block& b, const StateChain& chain, const Stage<S>* stages) {
@@ -282,7 +293,8 @@ __device__ __forceinline__ void compute_few(const DeltaArgs& a, const Block& b, 
   const bool writes = t.lane < S::kColumns && (S::whole || column < a.value_dim);
   float* const out = a.out + int64_t{written.head} * a.value_dim + column;
   State<S, false> state;
-  state.load(a, b, t, a.inputs.rows.segments[chain.first_segment].from);
+  const uint64_t policy = is_streamed(a) ? evict_first_policy() : evict_normal_policy();
+  state.load(a, b, t, a.inputs.rows.segments[chain.first_segment].from, policy);
   Tiles<S::kTokens> tiles(a.inputs.rows, chain);
   int32_t stage = 0;
   grid_wait();
@@ -302,7 +314,7 @@ __device__ __forceinline__ void compute_few(const DeltaArgs& a, const Block& b, 
       const float o = state.compute(p, k, q, t);
       if (writes) *to = o;
     }
-    if (tiles.ends_segment()) state.store(a, b, t, tiles.to());
+    if (tiles.ends_segment()) state.store(a, b, t, tiles.to(), policy);
     tiles.next();
     stage = stage + 1 < kStages ? stage + 1 : 0;
     __syncthreads();

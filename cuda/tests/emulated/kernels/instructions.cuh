@@ -70,6 +70,8 @@ inline void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) { copy_
 inline void prefetch_l2(const void*) {}
 inline uint64_t evict_first_policy() { return 0; }
 inline uint64_t evict_normal_policy() { return 0; }
+inline float4 load16(const float4* from, uint64_t) { return *from; }
+inline void store16(float4* to, float4 x, uint64_t) { *to = x; }
 inline void copy16(uint32_t to, const void* from, uint64_t) { copy_or_zero(to, from, 16, 16); }
 inline void copy16_through(uint32_t to, const void* from) { copy_or_zero(to, from, 16, 16); }
 inline void copies_commit() {
