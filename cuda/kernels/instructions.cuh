@@ -47,7 +47,9 @@ __device__ __forceinline__ float4 load16(const float4* from, uint64_t policy) {
 }
 
 __device__ __forceinline__ void store16(float4* to, float4 x, uint64_t policy) {
-  asm volatile("st.global.cg.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "l"(policy)
+  asm volatile("st.global.cg.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;"
+               :
+               : "l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "l"(policy)
                : "memory");
 }
 

@@ -132,6 +132,40 @@ TEST(States, PromptsAndDecodeGiveTheSameBits) {
   }
 }
 
+// A launch of few rows has a form for chains of one row, which reads its inputs without tiles, and one for all others.
+TEST(States, OneRowAmongOthersGivesTheSameBits) {
+  Numbers numbers(18);
+  for (const int32_t padding : {0, 1})
+    for (const Layer& l : delta_layers()) {
+      const int32_t length = 9;
+      std::vector<Sequence> all;
+      std::vector<Piece> whole;
+      for (int32_t i = 0; i < 5; ++i) all.push_back(sequence_of(l, length, numbers));
+      for (int32_t i = 0; i < 5; ++i) whole.push_back({&all[static_cast<size_t>(i)], 0, {{length, -1, i}}});
+      Steps prompts(l, 5), steps(l, 7);
+      const std::vector<Computed> want = prompts.run(whole, padding);
+      const std::vector<Computed> first = steps.run({{&all[0], 0, {{length - 1, -1, 0}}},
+                                                     {&all[1], 0, {{length - 2, -1, 1}}},
+                                                     {&all[3], 0, {{length - 1, -1, 3}}},
+                                                     {&all[4], 0, {{length - 2, -1, 5}}}});
+      const std::vector<Computed> next = steps.run({{&all[0], length - 1, {{1, 0, 0}}},
+                                                    {&all[1], length - 2, {{2, 1, 1}}},
+                                                    {&all[2], 0, {{1, -1, 2}}},
+                                                    {&all[3], length - 1, {{1, 3, 4}}},
+                                                    {&all[4], length - 2, {{1, 5, 6}, {1, 6, 6}}}},
+                                                   padding);
+      const Computed last = steps.run({{&all[2], 1, {{length - 1, 2, 2}}}})[0];
+      SCOPED_TRACE(l.name());
+      EXPECT_TRUE(same(joined(first[0], next[0]), want[0]));
+      EXPECT_TRUE(same(joined(first[1], next[1]), want[1])) << "two rows";
+      EXPECT_TRUE(same(joined(next[2], last), want[2])) << "from zeros";
+      EXPECT_TRUE(same(joined(first[2], next[3]), want[3])) << "to another state";
+      EXPECT_TRUE(same(joined(first[3], next[4]), want[4])) << "two segments";
+      const int32_t states[] = {0, 1, 2, 4, 6};
+      for (int32_t i = 0; i < 5; ++i) EXPECT_TRUE(same(steps.state(states[i]), prompts.state(i))) << "state of sequence " << i;
+    }
+}
+
 TEST(States, RowsOfManySequencesGiveTheBitsOfOne) {
   Numbers numbers(7);
   const Layer& l = delta_layers()[4];

@@ -19,13 +19,13 @@
 // and a warp for each column.
 //
 // Decode, a launch with at most two rows a chain, has a form that does not load the next position ahead. It takes a quarter fewer
-// registers, so an SM has four blocks whose loads of S overlap. Prompts exchange q.S of a position while the next one computes k.S.
+// registers, so an SM has four blocks whose loads of S overlap. In it a chain of one row of whole heads needs no tiles, no preparing warp
+// and no barrier. Prompts exchange q.S of a position while the next one computes k.S.
 //
 // One prompt of 32 heads of 128 x 128 has 128 blocks of two chunks. One of 48 heads, three for each key head, has 128 blocks of three,
 // because 192 blocks of two would give 60 of 132 SMs twice the work. A chain moves 8 bytes an element of S, however many positions it has.
 // Test bound: 2^-20 of the largest result of 40 positions.
-#include <type_traits>
-
+#include "kernels/states/delta_state.cuh"
 #include "kernels/states/delta_tiles.cuh"
 #include "kernels/states/inputs.cuh"
 #include "kernels/states/states.h"
@@ -34,220 +34,6 @@ namespace mr::cuda {
 namespace {
 
 constexpr int32_t kStages = 3;
-
-// A lane's part of one vector of keys.
-struct Keys {
-  float4 of[kVectors];
-  template <class S>
-  __device__ __forceinline__ void load(const float* row, int32_t lane) {
-#pragma unroll
-    for (int32_t j = 0; j < kVectors; ++j) of[j] = keys_of<S>(row, j, lane);
-  }
-};
-
-// A computing thread: its lane of a group. swaps: as in State.
-template <class S, bool swaps>
-struct Thread {
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % S::kLanes, group = static_cast<int32_t>(threadIdx.x) / S::kLanes;
-  const bool swapped = swaps && S::kColumns > 1 && lane >= S::kLanes / 2;
-  // The chunk of which the thread has column n.
-  __device__ __forceinline__ int32_t chunk(int32_t n) const { return n < 2 && swapped ? 1 - n : n; }
-};
-
-// The other numbers of one position that a lane reads.
-template <class S>
-struct Position {
-  float scalars[S::kSet], v[S::kColumns];
-  __device__ __forceinline__ float decay(int32_t n) const { return scalars[S::kHeads == 1 ? 0 : n]; }
-  __device__ __forceinline__ float beta(int32_t n) const { return scalars[S::kBeta + (S::kHeads == 1 ? 0 : n)]; }
-  __device__ __forceinline__ float dot() const { return scalars[S::kDot]; }
-  template <bool swaps>
-  __device__ __forceinline__ void load(const float* row, const Thread<S, swaps>& t) {
-    const float* const set = row + S::kScalar + (S::kScalars > S::kSet && t.swapped ? S::kSet : 0);
-#pragma unroll
-    for (int32_t n = 0; n < S::kSet; n += 4) {
-      const float4 x = *reinterpret_cast<const float4*>(set + n);
-      scalars[n] = x.x, scalars[n + 1] = x.y, scalars[n + 2] = x.z, scalars[n + 3] = x.w;
-    }
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) v[n] = row[S::kValue + t.chunk(n) * S::kGroups + t.group];
-  }
-};
-
-// The results of a position whose sums are still of each lane.
-template <class S>
-struct Unsummed {
-  float o[S::kColumns], decay, d, dot;  // decay and d of the column that the lane writes
-  float* to;
-  bool any = false;
-};
-
-// The columns of S of one lane. swaps: the upper half of a group's lanes has the first two columns in the other order, so that the lanes of
-// either half add the sums of one of them.
-template <class S, bool swaps>
-struct State {
-  using Lane = Thread<S, swaps>;
-  float4 s[S::kColumns][kVectors];
-
-  // Calls body(float4, place in a state) or, of other heads, body(float, place) for each key.
-  template <class Body>
-  __device__ __forceinline__ void each(const DeltaArgs& a, const Block& b, const Lane& t, Body body) {
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) {
-      const Chunk c = chunk_of<S>(a, b, t.chunk(n));
-      const int64_t head = int64_t{a.inputs.conv - 1} * a.inputs.width + int64_t{c.head} * a.key_dim * a.value_dim;
-#pragma unroll
-      for (int32_t j = 0; j < kVectors; ++j) {
-        if constexpr (S::whole) {
-          body(s[n][j], head + int64_t{c.first} * S::kKeys + (j * S::kComputing + static_cast<int32_t>(threadIdx.x)) * 4);
-        } else {
-          const int32_t column = c.first + t.group, key = 4 * (j * S::kLanes + t.lane);
-          const int64_t at = head + int64_t{column} * a.key_dim + key;
-          if (column >= a.value_dim) continue;
-          if (key < a.key_dim) body(s[n][j].x, at);
-          if (key + 1 < a.key_dim) body(s[n][j].y, at + 1);
-          if (key + 2 < a.key_dim) body(s[n][j].z, at + 2);
-          if (key + 3 < a.key_dim) body(s[n][j].w, at + 3);
-        }
-      }
-    }
-  }
-
-  // policy: of whole heads in decode. Prompts read a state once.
-  __device__ __forceinline__ void load(const DeltaArgs& a, const Block& b, const Lane& t, int32_t from, uint64_t policy = 0) {
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n)
-#pragma unroll
-      for (int32_t j = 0; j < kVectors; ++j) s[n][j] = float4{};
-    if (from < 0) return;
-    const float* const state = a.inputs.states.base + from * a.inputs.states.stride;
-    each(a, b, t, [&](auto& x, int64_t at) {
-      if constexpr (S::whole && !swaps) x = load16(reinterpret_cast<const float4*>(state + at), policy);
-      else x = __ldcg(reinterpret_cast<const std::remove_reference_t<decltype(x)>*>(state + at));
-    });
-  }
-
-  __device__ __forceinline__ void store(const DeltaArgs& a, const Block& b, const Lane& t, int32_t to, uint64_t policy = 0) {
-    float* const state = a.inputs.states.base + to * a.inputs.states.stride;
-    each(a, b, t, [&](auto& x, int64_t at) {
-      if constexpr (S::whole && !swaps) store16(reinterpret_cast<float4*>(state + at), x, policy);
-      else if constexpr (S::whole) store_group(reinterpret_cast<float4*>(state + at), x);
-      else state[at] = x;
-    });
-  }
-
-  // Returns a lane's part of the product with column n.
-  __device__ __forceinline__ float dot(const Keys& keys, int32_t n) const {
-    float sum[2] = {0, 0};
-#pragma unroll
-    for (int32_t j = 0; j < kVectors; ++j) add_products(keys.of[j], s[n][j], sum);
-    return sum[0] + sum[1];
-  }
-
-  // Adds the parts of a group's lanes.
-  static __device__ __forceinline__ void reduce(float (&sums)[S::kColumns], int32_t d) {
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) sums[n] += __shfl_xor_sync(0xffffffffu, sums[n], d);
-  }
-  static __device__ __forceinline__ void reduce(float (&sums)[S::kColumns]) {
-#pragma unroll
-    for (int32_t d = S::kLanes / 2; d > 0; d /= 2) reduce(sums, d);
-  }
-
-  __device__ __forceinline__ void decay(const Position<S>& p, int32_t n) {
-#pragma unroll
-    for (int32_t j = 0; j < kVectors; ++j) s[n][j] = product(s[n][j], p.decay(n));
-  }
-
-  // Returns d of column n, of which `remembered` is k.S, and adds k d to the column.
-  __device__ __forceinline__ float update(const Position<S>& p, const Keys& k, float remembered, int32_t n) {
-    const float d = fmaf(-p.decay(n), remembered, p.v[n]) * p.beta(n);
-#pragma unroll
-    for (int32_t j = 0; j < kVectors; ++j) s[n][j] = multiply_add(k.of[j], float4{d, d, d, d}, s[n][j]);
-    return d;
-  }
-
-  // Computes a position. Returns the result of column `lane` of the group.
-  __device__ __forceinline__ float compute(const Position<S>& p, const Keys& k, const Keys& q, const Lane& t) {
-    float remembered[S::kColumns], o[S::kColumns];
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) remembered[n] = dot(k, n);
-    reduce(remembered);
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) o[n] = dot(q, n), decay(p, n);
-    reduce(o);
-    float mine = 0;
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) {
-      const float result = fmaf(p.dot(), update(p, k, remembered[n], n), p.decay(n) * o[n]);
-      mine = t.lane == n ? result : mine;
-    }
-    return mine;
-  }
-
-  // The column that a lane of a swapping state writes.
-  static __device__ __forceinline__ bool writes_third(const Lane& t) { return S::kColumns == 3 && (t.lane & S::kLanes / 4) != 0; }
-
-  // Adds the parts of the column that a lane writes, in the order of reduce.
-  static __device__ __forceinline__ float sum_of_written(const float (&o)[S::kColumns], const Lane& t) {
-    constexpr int32_t kHalf = S::kLanes / 2;
-    float sum = o[0] + __shfl_xor_sync(0xffffffffu, o[S::kColumns == 1 ? 0 : 1], kHalf);
-    if constexpr (S::kColumns == 3) {
-      const float third = o[2] + __shfl_xor_sync(0xffffffffu, o[2], kHalf);
-      const bool is_third = writes_third(t);
-      sum = (is_third ? third : sum) + __shfl_xor_sync(0xffffffffu, is_third ? sum : third, kHalf / 2);
-    }
-#pragma unroll
-    for (int32_t d = kHalf / (S::kColumns == 3 ? 4 : 2); d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    return sum;
-  }
-
-  // Computes a position and writes the results of the one before it, whose exchanges run while k.S is computed. It also loads the position
-  // at `after`: its query over the query, the rest into next_k and next. q.S and g S stand between the exchanges of k.S, because nvcc 12.4
-  // keeps this order: with both after the exchanges, its code for a position of 32 columns waits 110 cycles more.
-  __device__ __forceinline__ void compute_ahead(const Position<S>& p, const Keys& k, Keys& q, const float* after, Position<S>& next,
-                                                Keys& next_k, Unsummed<S>& results, float* to, const Lane& t) {
-    constexpr int32_t kSteps = S::kLanes == 4 ? 2 : S::kLanes == 8 ? 3 : S::kLanes == 16 ? 4 : 5, kWork = 2 * S::kColumns;
-    const float before = sum_of_written(results.o, t);
-    float remembered[S::kColumns];
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) remembered[n] = dot(k, n);
-    if (results.any) *results.to = fmaf(results.dot, results.d, results.decay * before);
-    next_k.template load<S>(after + S::kKey, t.lane);
-    int32_t done = 0;
-#pragma unroll
-    for (int32_t i = 0; i < kSteps; ++i) {
-      float other[S::kColumns];
-#pragma unroll
-      for (int32_t n = 0; n < S::kColumns; ++n) {
-        const int32_t theirs = i == 0 && S::kColumns > 1 && n < 2 ? 1 - n : n;  // in the other half of the lanes
-        other[n] = __shfl_xor_sync(0xffffffffu, remembered[theirs], S::kLanes >> (i + 1));
-      }
-#pragma unroll
-      for (; done < kWork * (i + 1) / kSteps; ++done) {
-        if (done < S::kColumns) results.o[done] = dot(q, done);
-        else decay(p, done - S::kColumns);
-      }
-#pragma unroll
-      for (int32_t n = 0; n < S::kColumns; ++n) remembered[n] += other[n];
-    }
-    q.template load<S>(after, t.lane);
-    next.load(after, t);
-    results.dot = p.dot();
-    results.to = to;
-    results.any = S::whole || to != nullptr;
-#pragma unroll
-    for (int32_t n = 0; n < S::kColumns; ++n) {
-      const float d = update(p, k, remembered[n], n);
-      if (n == 0 || (n == 2 && writes_third(t))) results.d = d, results.decay = p.decay(n);
-    }
-  }
-
-  static __device__ __forceinline__ void write_last(const Unsummed<S>& results, const Lane& t) {
-    const float sum = sum_of_written(results.o, t);
-    if (results.any) *results.to = fmaf(results.dot, results.d, results.decay * sum);
-  }
-};
 
 template <class S>
 __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Block& b, const StateChain& chain, Stage<S>* stages) {
@@ -277,15 +63,51 @@ __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Block& b
   } while (ready.any());
 }
 
-// Whether the S of all chains exceed the part of L2 that a launch may fill. They then leave L2 before the rows and the inputs of the
-// convolution, which several kernels of the layer read. Fewer stay, as weights do: L2 writes them while later kernels run.
-__device__ __forceinline__ bool is_streamed(const DeltaArgs& a) {
-  return int64_t{a.inputs.rows.chain_count} * a.heads * a.key_dim * a.value_dim * 4 > 32 << 20;
+// Computes a chain of one row, without tiles: each warp loads the inputs of its columns and computes decay, beta and q.k, while S is in
+// flight. chunk: the first of the block, which others follow. alpha and beta are read before the wait (states.h says when that is allowed).
+template <class S>
+__device__ __forceinline__ void compute_one(const DeltaArgs& a, const Chunk& chunk, int32_t key_head, const StateSegment& segment,
+                                            uint64_t policy) {
+  static_assert(S::whole && S::kHeads == 1, "");
+  const Thread<S, false> t;
+  const int64_t row = segment.first_row, column = int64_t{chunk.head} * a.value_dim + chunk.first + t.group;
+  const int64_t scalar = row * a.scalar_stride + chunk.head;
+  const float alpha = __ldcg(a.alpha + scalar), beta = __ldcg(a.beta + scalar), by = a.a[chunk.head], dt = a.dt[chunk.head];
+  const int64_t at = int64_t{a.inputs.conv - 1} * a.inputs.width + (column - t.group) * S::kKeys + int64_t{threadIdx.x} * 4;
+  const StateMemory& memory = a.inputs.states;
+  State<S, false> state{};
+  if (segment.from >= 0) {
+    const float4* const from = reinterpret_cast<const float4*>(memory.base + segment.from * memory.stride + at);
+#pragma unroll
+    for (int32_t i = 0; i < S::kColumns * kVectors; ++i) state.s[i / kVectors][i % kVectors] = load16(from + i * S::kComputing, policy);
+  }
+  const float* const u = a.u + row * a.u_stride;
+  const float* const query = u + int64_t{key_head} * S::kKeys;
+  const float* const key = query + int64_t{a.key_heads} * S::kKeys;
+  const float* const value = u + 2 * int64_t{a.key_heads} * S::kKeys + column;
+  Keys k, q;
+  Position<S> p;
+  grid_wait();
+  grid_trigger();
+  k.template load<S>(key, t.lane);
+  q.template load<S>(query, t.lane);
+#pragma unroll
+  for (int32_t n = 0; n < S::kColumns; ++n) p.v[n] = value[n * S::kGroups];
+  p.scalars[0] = decay_of(alpha, by, dt);
+  p.scalars[S::kBeta] = sigmoid(beta);
+  p.scalars[S::kDot] = product_of_keys<S>(q, k);
+  const float o = state.compute(p, k, q, t);
+  __syncwarp();  // a group has read its values, and the results may lie over them
+  if (t.lane < S::kColumns) a.out[row * a.out_stride + column + t.lane * S::kGroups] = o;
+  float4* const to = reinterpret_cast<float4*>(memory.base + segment.to * memory.stride + at);
+#pragma unroll
+  for (int32_t i = 0; i < S::kColumns * kVectors; ++i) store16(to + i * S::kComputing, state.s[i / kVectors][i % kVectors], policy);
 }
 
 // Computes decode rows, one or two of most chains.
 template <class S>
-__device__ __forceinline__ void compute_few(const DeltaArgs& a, const Block& b, const StateChain& chain, const Stage<S>* stages) {
+__device__ __forceinline__ void compute_few(const DeltaArgs& a, const Block& b, const StateChain& chain, const Stage<S>* stages,
+                                            uint64_t policy) {
   // Lane n of a group writes its column n.
   const Thread<S, false> t;
   const Chunk written = chunk_of<S>(a, b, min(t.lane, S::kColumns - 1));
@@ -293,7 +115,6 @@ __device__ __forceinline__ void compute_few(const DeltaArgs& a, const Block& b, 
   const bool writes = t.lane < S::kColumns && (S::whole || column < a.value_dim);
   float* const out = a.out + int64_t{written.head} * a.value_dim + column;
   State<S, false> state;
-  const uint64_t policy = is_streamed(a) ? evict_first_policy() : evict_normal_policy();
   state.load(a, b, t, a.inputs.rows.segments[chain.first_segment].from, policy);
   Tiles<S::kTokens> tiles(a.inputs.rows, chain);
   int32_t stage = 0;
@@ -393,9 +214,18 @@ __device__ __forceinline__ void compute_many(const DeltaArgs& a, const Block& b,
 // Blocks (i, chain): those of the heads, and then the inputs of the convolution, which have no place in the recurrence.
 template <class S, bool is_short>
 __global__ void __launch_bounds__(S::kThreads, is_short ? S::kShortBlocks : S::kBlocks)
-    delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t chunks) {
+    delta_of_chains(const __grid_constant__ DeltaArgs a, int32_t chunks, bool streamed) {
   const StateChain chain = a.inputs.rows.chains[blockIdx.y];
   const int32_t item = blockIdx.x, blocks = a.heads * chunks / S::kColumns;
+  const Block block{item, chunks};
+  Chunk chunk{};  // and the key head, for compute_one
+  int32_t key_head = 0;
+  if constexpr (is_short && S::whole) {
+    chunk = chunk_of<S>(a, block, 0);
+    key_head = key_head_of<S>(a, block);
+    // Keeps the divisions here, while the chain is loaded. nvcc 12.4 moves them to the time after the segment.
+    asm volatile("" : "+r"(chunk.head), "+r"(chunk.first), "+r"(key_head));
+  }
   if (chain.segments <= 0) {
     grid_wait();
     return;
@@ -406,10 +236,18 @@ __global__ void __launch_bounds__(S::kThreads, is_short ? S::kShortBlocks : S::k
     store_inputs<false, S::whole>(a.inputs, chain, ((item - blocks) * S::kThreads + static_cast<int32_t>(threadIdx.x)) * 4);
     return;
   }
+  const uint64_t policy = streamed ? evict_first_policy() : evict_normal_policy();
+  if constexpr (is_short && S::whole) {
+    const StateSegment segment = a.inputs.rows.segments[chain.first_segment];
+    if (chain.segments == 1 && segment.count == 1) {
+      if (threadIdx.x < S::kComputing) compute_one<S>(a, chunk, key_head, segment, policy);
+      return;
+    }
+  }
   Stage<S>* const stages = reinterpret_cast<Stage<S>*>(dynamic_memory());
-  if (threadIdx.x >= S::kComputing) prepare_tiles(a, Block{item, chunks}, chain, stages);
-  else if constexpr (is_short) compute_few<S>(a, Block{item, chunks}, chain, stages);
-  else compute_many<S>(a, Block{item, chunks}, chain, stages);
+  if (threadIdx.x >= S::kComputing) prepare_tiles(a, block, chain, stages);
+  else if constexpr (is_short) compute_few<S>(a, block, chain, stages, policy);
+  else compute_many<S>(a, block, chain, stages);
 }
 
 template <class S>
@@ -418,6 +256,13 @@ int32_t chunks_of(const DeltaArgs& a) {  // a value head
 }
 
 bool has_few_rows(const DeltaArgs& a) { return a.inputs.rows.rows <= 2 * a.inputs.rows.chain_count; }
+
+// is_streamed returns whether the S of all chains need more of L2 than a launch may fill. They then have the policy evict-first, so that
+// rows and the inputs of the convolution, which several kernels of the layer read, stay in L2. Smaller launches have the normal policy:
+// L2 writes S to memory while later kernels run.
+bool is_streamed(const DeltaArgs& a) {
+  return int64_t{a.inputs.rows.chain_count} * a.heads * a.key_dim * a.value_dim * 4 > 32 << 20;
+}
 
 template <class S, bool is_short>
 cudaError_t start(const DeltaArgs& a, const Stream& on) {
@@ -428,7 +273,7 @@ cudaError_t start(const DeltaArgs& a, const Stream& on) {
   // Prompts wait for the whole kernel before them. As dependents, convolution, delta and norm of 4 096 positions took twice the sum of
   // their times, probably because early blocks share the few SMs that are free first (README.md).
   const Stream spread{on.stream, on.dependent && is_short};
-  return launch(spread, grid, dim3(S::kThreads), kShared, delta_of_chains<S, is_short>, a, chunks);
+  return launch(spread, grid, dim3(S::kThreads), kShared, delta_of_chains<S, is_short>, a, chunks, is_streamed(a));
 }
 
 template <class S>

@@ -173,6 +173,8 @@ class Requests {
 };
 
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(exp_f32(-fabsf(x))); }
+__device__ __forceinline__ float decay_of(float alpha, float a, float dt) { return exp_f32(a * softplus(alpha + dt)); }
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
 // Adds the products of four keys to the sums of even and of odd keys.
 __device__ __forceinline__ void add_products(float4 a, float4 b, float (&sum)[2]) {
@@ -187,6 +189,28 @@ __device__ __forceinline__ float4 keys_of(const float* row, int32_t j, int32_t l
   return reinterpret_cast<const float4*>(row)[j * S::kLanes + lane];
 }
 
+// A lane's part of one vector of keys.
+struct Keys {
+  float4 of[kVectors];
+  template <class S>
+  __device__ __forceinline__ void load(const float* row, int32_t lane) {
+#pragma unroll
+    for (int32_t j = 0; j < kVectors; ++j) of[j] = keys_of<S>(row, j, lane);
+  }
+};
+
+// Returns the product of two vectors of keys to each lane of the group that has them.
+template <class S>
+__device__ __forceinline__ float product_of_keys(const Keys& q, const Keys& k) {
+  float sum[2] = {0, 0};
+#pragma unroll
+  for (int32_t j = 0; j < kVectors; ++j) add_products(q.of[j], k.of[j], sum);
+  float dot = sum[0] + sum[1];
+#pragma unroll
+  for (int32_t d = S::kLanes / 2; d > 0; d /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, d);
+  return dot;
+}
+
 // Computes the scalars of a tile whose copies have been committed before those of the tile after it. a and dt are of the head of the
 // lane's chunk.
 template <class S>
@@ -196,7 +220,7 @@ __device__ __forceinline__ void prepare(Stage<S>& stage, int32_t count, float a,
   if (lane < count * S::kHeads) {
     float* const scalars = stage.u[lane / S::kHeads] + S::kScalar;
     const int32_t n = lane % S::kHeads;
-    const float decay = exp_f32(a * softplus(stage.alpha[lane] + dt)), beta = 1.0f / (1.0f + exp_f32(-stage.beta[lane]));
+    const float decay = decay_of(stage.alpha[lane], a, dt), beta = sigmoid(stage.beta[lane]);
     scalars[n] = decay;
     scalars[S::kBeta + n] = beta;
     if constexpr (S::kScalars > S::kSet) {
@@ -208,13 +232,10 @@ __device__ __forceinline__ void prepare(Stage<S>& stage, int32_t count, float a,
 #pragma unroll
   for (int32_t first = 0; first < S::kTokens; first += kWarp / S::kLanes) {
     const int32_t token = first + lane / S::kLanes, l = lane % S::kLanes;
-    const float* const q = stage.u[token];
-    float sum[2] = {0, 0};
-#pragma unroll
-    for (int32_t j = 0; j < kVectors; ++j) add_products(keys_of<S>(q, j, l), keys_of<S>(q + S::kKey, j, l), sum);
-    float dot = sum[0] + sum[1];
-#pragma unroll
-    for (int32_t d = S::kLanes / 2; d > 0; d /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, d);
+    Keys q, k;
+    q.load<S>(stage.u[token], l);
+    k.load<S>(stage.u[token] + S::kKey, l);
+    const float dot = product_of_keys<S>(q, k);
     if (l < S::kScalars / S::kSet) stage.u[token][S::kScalar + l * S::kSet + S::kDot] = dot;
   }
 }

@@ -84,7 +84,8 @@ cudaError_t launch_store_inputs(const StoreInputsArgs& args, const Stream& on);
 
 // The gated delta rule: for each position, of a value head with its key head's q and k,
 //   g = exp(A softplus(alpha + dt)), b = sigmoid(beta); S = g S; S = S + k (b (v - k^T S))^T; o = q^T S.
-// Writes o and each segment's state, with the inputs of the convolution.
+// Writes o and each segment's state, with the inputs of the convolution. It reads alpha, beta and states before grid_wait, so a dependent
+// launch must follow the convolution, and the convolution the kernels that write alpha and beta (launch.h, 4).
 // Heads of 64, 128 or 256 keys with a multiple of 32 values need `in`, u and base at multiples of 16 bytes, and strides in multiples of 4.
 struct DeltaArgs {
   StoreInputsArgs inputs;       // rows and states too
