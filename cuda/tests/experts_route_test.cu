@@ -1,5 +1,6 @@
 // The router of a mixture, its choice and the plan, against float64 and against plain loops.
 #include "experts_route_fixture.h"
+#include "kernels/experts/combine.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -319,6 +320,73 @@ TEST(Choose, HasTheBitsOfSeparateKernels) {
           << c.used << " of " << c.experts << ", " << c.rows << " rows of " << c.hidden << (padding ? ", the last is padding" : "");
     }
   }
+}
+
+// A branch of zeros and a shared expert of ones is the weight.
+TEST(Choose, WeighsASharedExpertAsCombineDoes) {
+  Numbers numbers(15);
+  mr_experts_desc e{};
+  e.count = 4;
+  e.used = 2;
+  for (const int32_t rows : {1, 3})
+    for (const int32_t hidden : {37, 600, 2500})
+      for (const bool normed : {false, true}) {
+        const auto cells = static_cast<size_t>(rows * hidden), width = static_cast<size_t>(hidden);
+        std::vector<float> router = numbers.normals(width);
+        for (float& v : router) v *= 0.05f;
+        Guarded<float> x(numbers.normals(cells)), of_shared(router), norm(numbers.normals(width)), logits(static_cast<size_t>(rows * e.count));
+        Guarded<float> got(static_cast<size_t>(rows)), weights(static_cast<size_t>(rows * e.used)), branch(cells);
+        Guarded<float> zeros(std::vector<float>(cells, 0.0f)), ones(std::vector<float>(cells, 1.0f));
+        Guarded<uint8_t> packed(packed_floats(kF32, numbers.normals(static_cast<size_t>(e.count * hidden)), e.count, hidden));
+        Guarded<int32_t> slots(std::vector<int32_t>(static_cast<size_t>(rows), 0)), ids(static_cast<size_t>(rows * e.used));
+        Guarded<int32_t> list(static_cast<size_t>(rows * e.used)), first(4), count(4), tile_count(1), done(kPlanCounters);
+        Guarded<ExpertTile> tiles(static_cast<size_t>(expert_tiles(e.count, rows * e.used, rows == 1 ? 1 : 8)));
+        Guarded<uint16_t> out(cells);
+        done.zero();
+        ChooseArgs args{};
+        args.router.x = x;
+        args.router.x_stride = hidden;
+        args.router.eps = kEps;
+        args.router.scale = 1;
+        args.router.router = {kF32, e.count, hidden, packed.data()};
+        args.router.logits = logits;
+        args.router.rows = args.route.rows = args.norm.rows = rows;
+        args.route.experts = e;
+        args.route.logits = logits;
+        args.route.slot = slots;
+        args.route.ids = ids;
+        args.route.weights = weights;
+        args.route.plan = {list, first, count, tiles, tile_count, done};
+        args.tile = 8;
+        if (normed) args.norm.x = x;  // otherwise no block norms
+        args.norm.weight = norm;
+        args.norm.out = out;
+        args.norm.dim = hidden;
+        args.norm.x_stride = args.norm.out_stride = hidden;
+        args.norm.eps = kEps;
+        args.shared = {got, of_shared, normed ? norm.data() : nullptr};
+        MUST(launch_choose(args, Stream{}));
+        CombineArgs combine{};
+        combine.ids = ids;
+        combine.ids_stride = e.used;
+        combine.used = 1;
+        combine.experts = e.count;
+        combine.y = zeros;
+        combine.shared = ones;
+        combine.shared_router = of_shared;
+        combine.norm = args.shared.norm;
+        combine.x = x;
+        combine.branch = branch;
+        combine.y_stride = combine.shared_stride = combine.x_stride = hidden;
+        combine.eps = kEps;
+        combine.rows = rows;
+        combine.dim = hidden;
+        MUST(launch_combine(combine, Stream{}));
+        const std::vector<float> weight = got.read(), want = branch.read();
+        for (int32_t r = 0; r < rows; ++r)
+          EXPECT_EQ(std::memcmp(&weight[static_cast<size_t>(r)], &want[static_cast<size_t>(r * hidden)], sizeof(float)), 0)
+              << "row " << r << " of " << rows << ", " << hidden << " columns: " << weight[static_cast<size_t>(r)];
+      }
 }
 
 TEST(Choose, RefusesMoreThanABlockPlans) {

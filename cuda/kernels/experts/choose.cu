@@ -1,5 +1,6 @@
-// choose: a block for each row and panel of 16 experts computes logits, and one more for each row applies the norm. No block waits for
-// another: a warp of the block that ends last of a row chooses its experts, and the block whose row is chosen last plans the rows.
+// choose: a block for each row and panel of 16 experts computes logits, one more for each row applies the norm, and another computes the
+// weight of the row's shared expert. No block waits for another: a warp of the block that ends last of a row chooses its experts, and the
+// block whose row is chosen last plans the rows.
 #include "kernels/experts/choose.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "kernels/experts/read_once.cuh"
 #include "kernels/experts/route_row.cuh"
 #include "kernels/experts/router_block.cuh"
+#include "kernels/experts/shared_weight.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -27,6 +29,15 @@ __device__ __forceinline__ void norm_row(const RmsNormArgs& a, int64_t row) {
   const float factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps) * a.scale;
   for (int32_t i = thread; i < groups; i += kThreads)
     store_normed<A, whole>(out, i, a.dim, load_group<whole>(x, i, a.dim), factor, load_group<whole>(a.weight, i, a.dim));
+}
+
+__device__ __forceinline__ void weigh_shared(const ChooseArgs& a, int32_t row) {
+  static_assert(kThreads == kMostWeightThreads, "a block has all threads of a weight");
+  __shared__ float scratch[kWarps];
+  const float* const x = a.router.x + row * a.router.x_stride;
+  const auto dim = static_cast<int32_t>(a.router.router.cols);
+  const float weight = shared_weight(x, a.shared.norm, a.shared.router, dim, a.router.eps, scratch);
+  if (threadIdx.x == 0) a.shared.weight[row] = weight;
 }
 
 // Returns the sum over the lanes below this one, and of all in `total`.
@@ -106,10 +117,11 @@ template <int32_t T, bool whole>
 __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ ChooseArgs a) {
   __shared__ bool plans;
   const int32_t row = static_cast<int32_t>(blockIdx.y), panels = (a.route.experts.count + kPanelRows - 1) / kPanelRows;
-  if (static_cast<int32_t>(blockIdx.x) == panels) {
+  if (static_cast<int32_t>(blockIdx.x) >= panels) {
     grid_wait();
     grid_trigger();
-    if (a.norm.act == Act::kF16) norm_row<__half, whole>(a.norm, row);
+    if (static_cast<int32_t>(blockIdx.x) > panels || a.norm.x == nullptr) weigh_shared(a, row);
+    else if (a.norm.act == Act::kF16) norm_row<__half, whole>(a.norm, row);
     else norm_row<__nv_bfloat16, whole>(a.norm, row);
     return;
   }
@@ -136,7 +148,8 @@ cudaError_t launch_type(const ChooseArgs& args, const Stream& on) {
                      either % 16 == 0;
   const size_t bytes = route_shared_bytes(e);
   const auto panels = static_cast<unsigned>((e.count + kPanelRows - 1) / kPanelRows);
-  const dim3 grid(panels + (args.norm.x == nullptr ? 0 : 1), static_cast<unsigned>(args.route.rows));
+  const unsigned more = (args.norm.x == nullptr ? 0 : 1) + (args.shared.weight == nullptr ? 0 : 1);
+  const dim3 grid(panels + more, static_cast<unsigned>(args.route.rows));
   return launch(on, grid, dim3(kThreads), bytes, whole ? choose<T, true> : choose<T, false>, args);
 }
 

@@ -8,16 +8,12 @@
 // Test bound: 2^-18 of the sum of absolute terms.
 #include "kernels/experts/combine.h"
 
-#include <algorithm>
-
-#include "kernels/act.cuh"
-#include "kernels/math.cuh"
-#include "kernels/norm_row.cuh"
+#include "kernels/experts/shared_weight.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int32_t kMostThreads = 512, kThreadsOfPart = 128;
+constexpr int32_t kMostThreads = kMostWeightThreads, kThreadsOfPart = 128;
 constexpr int32_t kCount = 4;  // elements that a thread has at once
 
 // Columns are a thread's next elements of a row: first, first + step, ... if they are apart, otherwise first, first + 1, ... Instead of
@@ -46,26 +42,6 @@ struct Columns {
     }
   }
 };
-
-// sigmoid(shared_router . norm of x).
-__device__ __forceinline__ float shared_weight(const CombineArgs& a, const float* x, float* scratch) {
-  float dot = 0, squares = 0;
-  const int32_t threads = blockDim.x;
-  for (Columns<true> at{static_cast<int32_t>(threadIdx.x), threads, a.dim}; at.has(0); at.first += kCount * threads) {
-    float v[kCount], norm[kCount], router[kCount];
-    at.load(v, x);
-    if (a.norm != nullptr) at.load(norm, a.norm);
-    at.load(router, a.shared_router);
-#pragma unroll
-    for (int32_t k = 0; k < kCount; ++k) {
-      if (!at.has(k)) continue;
-      squares = fmaf(v[k], v[k], squares);
-      dot = fmaf(a.norm == nullptr ? v[k] : v[k] * norm[k], router[k], dot);
-    }
-  }
-  const float factor = a.norm == nullptr ? 1.0f : norm_factor(block_sum(squares, scratch), a.dim, a.eps);
-  return 1.0f / (1.0f + exp_f32(-(block_sum(dot, scratch) * factor)));
-}
 
 // Returns the sums of some elements over a row's experts. A bias needs ids.
 template <bool apart>
@@ -118,7 +94,7 @@ __global__ void __launch_bounds__(whole_rows ? kMostThreads : kThreadsOfPart, wh
   const int32_t* const bias_ids = a.bias == nullptr || padding ? nullptr : ids;
   const bool of_end = whole_rows && a.end_norm != nullptr, of_shared_end = whole_rows && a.shared_end_norm != nullptr;
   float weight_of_shared = 1, factor = 1, shared_factor = 1;
-  if (whole_rows && a.shared_router != nullptr) weight_of_shared = shared_weight(a, x, scratch);
+  if (whole_rows && a.shared_router != nullptr) weight_of_shared = shared_weight(x, a.norm, a.shared_router, a.dim, a.eps, scratch);
   grid_wait();
   grid_trigger();
   const int32_t thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
@@ -160,7 +136,7 @@ cudaError_t launch_combine(const CombineArgs& args, const Stream& on) {
                         !odd(args.shared) && !odd(args.x) && !odd(args.branch);
   const bool sums = args.end_norm != nullptr || args.shared_router != nullptr || args.shared_end_norm != nullptr;
   const unsigned rows = static_cast<unsigned>(args.rows), threads = static_cast<unsigned>((args.dim + 31) / 32 * 32);
-  if (sums || !in_fours) return launch(on, dim3(rows), dim3(std::min<unsigned>(threads, kMostThreads)), 0, combine_rows<true>, args);
+  if (sums || !in_fours) return launch(on, dim3(rows), dim3(static_cast<unsigned>(weight_threads(args.dim))), 0, combine_rows<true>, args);
   const unsigned parts = (threads + kCount * kThreadsOfPart - 1) / (kCount * kThreadsOfPart);
   return launch(on, dim3(rows, parts), dim3(kThreadsOfPart), 0, combine_rows<false>, args);
 }
