@@ -293,6 +293,23 @@ func TestEmulatedExpertGemmsMatchFloat64(t *testing.T) {
 	}.run(t)
 }
 
+// TestEmulatedRowsAddTheirSharedExpert runs the GoogleTests of the branch of a single row with a
+// shared expert on an emulated device.
+func TestEmulatedRowsAddTheirSharedExpert(t *testing.T) {
+	t.Parallel()
+	needGoogleTest(t)
+	emulated{
+		folders: []string{"experts"},
+		flags:   []string{"-DMR_HOPPER=0"},
+		sources: []string{
+			"tests/experts_row_test.cu", "tests/emulated/experts/device.cpp", "kernels/gemm/repack.cu", "kernels/gemm/weight.cpp",
+			"kernels/experts/choose.cu", "kernels/experts/combine.cu", "cpu/linear_size.cpp",
+		},
+		objects: []string{expertGemms(t)},
+		filter:  "*/BF16_bf16:*/Q4_K_f16:*/MXFP4_f16",
+	}.run(t)
+}
+
 // TestEmulatedStatesMatchFloat64 runs the GoogleTests of layers that carry a state on an emulated
 // device.
 func TestEmulatedStatesMatchFloat64(t *testing.T) {

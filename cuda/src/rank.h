@@ -140,7 +140,8 @@ class Rank {
   void choose_experts(const StepShape& shape, const Span& rows, int32_t layer, const BranchNorm& source, const Stream& on);
   ExpertBytes expert_bytes(const StepShape& shape, const Span& rows, int32_t layer) const;
   ExpertGemmArgs expert_args(const Span& rows, int32_t layer) const;
-  void multiply_gates(const Span& rows, int32_t layer, const Stream& on);
+  ExpertGemmArgs down_args(const Span& rows, int32_t layer) const;
+  void multiply_gates(const Span& rows, int32_t layer, bool ahead, const Stream& on);  // ahead: as of ExpertGemmArgs
   ActRows shared_ffn(const Span& rows, int32_t layer) const;  // row 0, of which the first of `rows` is in the buffer
   void gate_shared(const Span& rows, int32_t layer, const Stream& on);
   void project_shared(const Span& rows, int32_t layer, float* out, const Stream& on);
@@ -148,6 +149,8 @@ class Rank {
   DecodePlan decode_plan(int32_t kind, int32_t part) const;
   Act mlp_act(const Layer& l) const;
   Act experts_act(const Layer& l) const;
+  bool shared_as_experts(int32_t layer) const;
+  bool branch_adds_shared(const Span& rows, int32_t layer) const;
   void gated(int32_t layer, const Span& rows, const float* up, int64_t up_stride, const InputType& type, const ActRows& out, int32_t width,
              const Stream& on);
   void add_layer_input(const StepShape& shape, int32_t layer, const BranchNorm& source, const Stream& on);

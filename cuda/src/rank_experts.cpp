@@ -25,22 +25,44 @@ int32_t Rank::expert_rows(int32_t index) const {
 
 void Rank::gate_experts(const StepShape& shape, const Span& rows, int32_t index, const Stream& on) {
   choose_experts(shape, rows, index, mlp_norm(index), on);
-  multiply_gates(rows, index, on);
-  if (shard_.layer(index).shared_gate.data != nullptr) gate_shared(rows, index, on);
+  // The experts of a single row overlap a shared expert that goes first. It must leave their inputs as they are.
+  const bool shared = shard_.layer(index).shared_gate.data != nullptr;
+  const bool first = shared && branch_adds_shared(rows, index) && shared_as_experts(index);
+  if (first) gate_shared(rows, index, on);
+  multiply_gates(rows, index, first, on);
+  if (shared && !first) gate_shared(rows, index, on);
 }
 
-void Rank::project_experts(const Span& rows, int32_t index, const Stream& on) {
-  const ExpertSpace& space = space_.experts;
+// Returns whether the kernel that ends the branch of a single row adds the shared expert, whose weight the choice computes.
+bool Rank::branch_adds_shared(const Span& rows, int32_t index) const {
   const Layer& l = shard_.layer(index);
+  return model_->ranks() == 1 && l.shared_gate.data != nullptr && l.expert_end_norm == nullptr && l.shared_end_norm == nullptr &&
+         choose_supported(desc_.experts(index), rows.count) && expert_branch_supported(down_args(rows, index));
+}
+
+ExpertGemmArgs Rank::down_args(const Span& rows, int32_t index) const {
+  const ExpertSpace& space = space_.experts;
   ExpertGemmArgs down = expert_args(rows, index);
-  down.targets[0] = {l.expert_down, nullptr};
+  down.targets[0] = {shard_.layer(index).expert_down, nullptr};
   down.x = space.ffn;
   down.x_stride = row_stride(model_->desc().mlp(index).width);
   down.out = space.out;
   down.out_stride = sizes_.hidden_stride;
   down.x_scale = down.pair_scale;
+  return down;
+}
 
+void Rank::project_experts(const Span& rows, int32_t index, const Stream& on) {
+  const ExpertSpace& space = space_.experts;
+  const Layer& l = shard_.layer(index);
+  const ExpertGemmArgs down = down_args(rows, index);
   CombineArgs sum = combine_args(rows, index);
+  if (branch_adds_shared(rows, index)) {
+    project_shared(rows, index, space.shared, on);
+    const float* const weight = sum.shared_router == nullptr ? nullptr : space.shared_weight;
+    CUDA_CHECK(launch_expert_branch(down, {sum.weights, sum.bias, sum.x, sum.branch, sum.shared, weight}, on));
+    return;
+  }
   float* shared = space.shared;
   if (sums_apart(index)) {
     sum.end_norm = sum.shared = sum.shared_router = sum.shared_end_norm = nullptr;
@@ -114,7 +136,9 @@ void Rank::choose_experts(const StepShape& shape, const Span& rows, int32_t inde
   if (choose_supported(e, rows.count)) {
     const bool norms = !source.applied && source.weight != nullptr;
     const int32_t tile = expert_tile(rows.kind, e.count, rows.count * e.used);
-    CUDA_CHECK(launch_choose({router, route, norms ? norm_args(source, rows) : RmsNormArgs{}, tile}, on));
+    ChooseArgs args{router, route, norms ? norm_args(source, rows) : RmsNormArgs{}, tile, {}};
+    if (l.shared_router != nullptr && branch_adds_shared(rows, index)) args.shared = {space.shared_weight, l.shared_router, l.ffn_norm};
+    CUDA_CHECK(launch_choose(args, on));
     if (!norms) norm(source, rows, on);
     return;
   }
@@ -144,7 +168,7 @@ ExpertGemmArgs Rank::expert_args(const Span& rows, int32_t index) const {
 }
 
 // Gate and up, from space().norm into its part of space().experts.ffn, by pair.
-void Rank::multiply_gates(const Span& rows, int32_t index, const Stream& on) {
+void Rank::multiply_gates(const Span& rows, int32_t index, bool ahead, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const ExpertSpace& space = space_.experts;
   const int64_t width = row_stride(model_->desc().mlp(index).width);
@@ -161,6 +185,7 @@ void Rank::multiply_gates(const Span& rows, int32_t index, const Stream& on) {
     args.count = 2;
     args.out = ffn;
     args.out_stride = width;
+    args.ahead = ahead;
     CUDA_CHECK(launch_expert_gemm(args, on));
     return;
   }
@@ -193,13 +218,18 @@ ActRows Rank::shared_ffn(const Span& rows, int32_t index) const {
   return ffn;
 }
 
+// Returns whether the inputs of the experts, in space().norm, are those of the shared expert.
+bool Rank::shared_as_experts(int32_t index) const {
+  const Layer& l = shard_.layer(index);
+  return l.expert_norm == nullptr && activations_.act_of({&l.shared_gate, &l.shared_up, &l.shared_down}) == experts_act(l);
+}
+
 void Rank::gate_shared(const Span& rows, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   ActRows ffn = shared_ffn(rows, index);
   ffn.base = act_column(ffn.base, shard_.rows(index).shared.first);
   const Act act = activations_.act_of({&l.shared_gate, &l.shared_up, &l.shared_down});
-  const bool as_experts = l.expert_norm == nullptr && act == experts_act(l);  // whose inputs are in space().norm
-  gated_pair(rows, index, {l.ffn_norm, normed_type(act, l.ffn_norm), as_experts}, l.shared_gate, l.shared_up, ffn, on);
+  gated_pair(rows, index, {l.ffn_norm, normed_type(act, l.ffn_norm), shared_as_experts(index)}, l.shared_gate, l.shared_up, ffn, on);
 }
 
 // Its part of the columns of rows.count rows, from out on.

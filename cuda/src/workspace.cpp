@@ -96,6 +96,7 @@ ExpertSpace lay_out_experts(const Description& d, const Sizes& s, int32_t ranks,
   for (int32_t i = 0; i < d.layer_count(); ++i)
     space.shared_ffn.push_back(d.experts(i).shared_width == 0 ? ActRows{nullptr, 0} : activated.of(d.experts(i).shared_width));
   space.shared = pieces.take<float>(shared * s.hidden_stride);
+  space.shared_weight = pieces.take<float>(1);
   space.sums = sums == 0 ? nullptr : pieces.take<float>(sums * s.hidden_stride);
   space.bytes = pieces.take<uint64_t>(1);
   space.read = pieces.take<int32_t>(experts);

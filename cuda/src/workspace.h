@@ -117,6 +117,7 @@ struct ExpertSpace {
   float* out;        // (pairs, hidden_stride), before that gate and up of (pairs, width) each if their types differ
   std::vector<ActRows> shared_ffn;  // by layer: (rows, stride) act
   float* shared;     // (rows, hidden_stride)
+  float* shared_weight;  // (1) of a single row
   float* sums;       // (2 * rows, hidden_stride) of several ranks where a branch reads whole rows of sums (kinds.h), else null: over the
                      // rows' experts, and after these rows, of the shared expert
   uint64_t* bytes;   // (1) of the experts that the step has read

@@ -49,6 +49,9 @@ struct ExpertGemmArgs {
   int32_t rows = 0, experts = 0, pairs = 0;  // of the plan
   float x_scale = 1, pair_scale = 1;
   int32_t activation = 0;   // MR_ACT_*
+  // Of two targets: at least one kernel that is not short (launch.h) lies between the GEMM and the kernels that wrote x and the plan. The
+  // GEMM of a single row then requests its operands while its predecessor runs.
+  bool ahead = false;
 };
 
 // Pairs of a tile of the decode class, which its kernels by mma multiply together.
@@ -74,13 +77,17 @@ cudaError_t prepare_expert_gemms();
 
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on);
 
-// RowBranch is the branch of a single row: sum over its experts, by ascending id, of weight * (y + bias), as launch_combine
-// computes it (combine.h) where the branch has neither a norm nor a shared expert.
+// RowBranch is the branch of a single row: sum over its experts, by ascending id, of weight * (y + bias), plus the shared expert's y times
+// its weight, as launch_combine computes it (combine.h) where the branch has no norm. With a shared expert the kernel reads all but y of
+// it before its dependency wait: at least one kernel that is not short (launch.h), such as the GEMM that computes y, lies between it and
+// the kernels that wrote the rest.
 struct RowBranch {
   const float* weights = nullptr;  // (pairs)
   const float* bias = nullptr;     // (experts, rows of the weight), or null
   float* x = nullptr;              // (rows of the weight): the residual stream
   float* branch = nullptr;         // the same, or null: the sum is added to x
+  const float* shared = nullptr;   // (rows of the weight): y of the shared expert, or null
+  const float* shared_weight = nullptr;  // (1), or null: its weight is 1
 };
 
 // Returns whether launch_expert_branch can run: one row, one target, and inputs that fit into shared memory.

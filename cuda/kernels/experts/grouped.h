@@ -14,6 +14,7 @@ struct GroupedParams {
   ExpertPlan plan;
   int32_t parts;         // of a tile: the kernels by mma divide larger tiles than their own
   int32_t x_share, activation;
+  bool ahead;            // of kOneGated: see ExpertGemmArgs
 };
 
 // GroupedForm is a kernel. kEight has two targets, gate and up, and kEightPairs one; all others but the last two have one or two. kFewOne
@@ -95,6 +96,7 @@ inline GroupedParams grouped_params(const ExpertGemmArgs& args) {
   p.parts = 1;
   p.x_share = args.x_share;
   p.activation = args.activation;
+  p.ahead = args.ahead;
   return p;
 }
 

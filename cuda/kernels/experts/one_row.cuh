@@ -8,6 +8,9 @@
 // in flight at once: an item has few bytes, and its time is that of a round trip to memory. Inputs are copied to shared memory once for
 // a block. Slices are those of few_rows.cuh and are added in the same order, and the sum over experts is that of combine.cu, so the row
 // has the bits that it has among others.
+//
+// A shared expert has a GEMM before each kernel, and few bytes. Both kernels then request their operands before the dependency wait,
+// because the kernels that wrote them have ended (launch.h, 4), and their loads overlap that GEMM.
 #pragma once
 
 #include "kernels/experts/gated.cuh"
@@ -153,6 +156,12 @@ struct OneRow {
   }
 };
 
+// Expert of a pair, each of which is a tile of a single row's plan. ahead: the kernel may not have waited yet (launch.h, 5).
+__device__ __forceinline__ int32_t one_row_expert(const GroupedParams& g, int32_t pair, bool ahead) {
+  const int32_t* const expert = &g.plan.tiles[pair].expert;
+  return ahead ? __ldcg(expert) : *expert;
+}
+
 template <int32_t T, class A>
 __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(const __grid_constant__ GroupedParams g) {
   using Row = OneRow<T, A>;
@@ -162,21 +171,31 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(con
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
   const uint32_t inputs = shared_address(memory) + Row::stage_bytes;
   const Row row{p, warp, lane, shared_address(memory) + warp * Row::stages * Row::stage};
-  grid_wait();
-  grid_trigger();
-  const int32_t panels = p.targets[0].panels, items = *g.plan.tile_count * panels;
-  if (static_cast<int32_t>(blockIdx.x) >= items) return;
+  if (!g.ahead) {
+    grid_wait();
+    grid_trigger();
+  }
+  const int32_t panels = p.targets[0].panels, items = __ldcg(g.plan.tile_count) * panels;
+  if (static_cast<int32_t>(blockIdx.x) >= items) {
+    if (g.ahead) grid_wait();
+    return;
+  }
   row.copy_inputs(inputs, 1, row.row_bytes());
+  const auto expert_of = [&](int32_t pair) { return one_row_expert(g, pair, g.ahead); };
   const auto item_of = [&](int32_t n) { return static_cast<int32_t>(blockIdx.x) + n / 2 * static_cast<int32_t>(gridDim.x); };
   row.stream(
       [&](int32_t n, typename Row::Segment& s) {
         const int32_t item = item_of(n);
         if (item >= items) return false;
-        const uint8_t* const data = p.targets[n % 2].data + g.plan.tiles[item / panels].expert * g.matrix_bytes;
+        const uint8_t* const data = p.targets[n % 2].data + expert_of(item / panels) * g.matrix_bytes;
         s = row.segment(data + item % panels * p.panel_bytes, warp, inputs + (lane >> 3) * 16);
         return true;
       },
       [&] {
+        if (g.ahead) {
+          grid_wait();
+          grid_trigger();
+        }
         copies_wait<Row::stages - 2>();  // the inputs are in the first group
         __syncthreads();
       },
@@ -186,16 +205,18 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(con
         if (n % 2 == 0) return;
         const int32_t local = warp * 32 + lane, at = item % panels * kPanelRows + local;
         const bool stores = local < kPanelRows && at < p.targets[0].rows;
-        const ExpertTile tile = g.plan.tiles[item / panels];
+        const int32_t pair = item / panels;
         float y[2] = {0, 0};
 #pragma unroll
-        for (int32_t r = 0; r < 2; ++r)
-          if (stores && p.targets[r].bias != nullptr) y[r] = p.targets[r].bias[static_cast<int64_t>(tile.expert) * p.targets[r].rows + at];
+        for (int32_t r = 0; r < 2; ++r) {
+          const float* const bias = p.targets[r].bias;
+          if (stores && bias != nullptr) y[r] = bias[static_cast<int64_t>(expert_of(pair)) * p.targets[r].rows + at];
+        }
         __syncthreads();
         if (!stores) return;
 #pragma unroll
         for (int32_t r = 0; r < 2; ++r) y[r] = Row::add_slices(&sums[buffer][0][r][local], 2 * kPanelRows) * p.x_scale + y[r];
-        static_cast<A*>(p.targets[0].out)[tile.first * p.targets[0].out_stride + at] =
+        static_cast<A*>(p.targets[0].out)[pair * p.targets[0].out_stride + at] =
             ActOps<A>::from(gated_product(g.activation, y[0], y[1]) * p.pair_share);
       });
 }
@@ -211,34 +232,47 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
   const int32_t panel = static_cast<int32_t>(blockIdx.x);
   const uint32_t inputs = shared_address(memory) + Row::stage_bytes;
   const Row row{p, warp, lane, shared_address(memory) + warp * Row::stages * Row::stage};
-  grid_wait();
-  grid_trigger();
-  const int32_t used = *g.plan.tile_count;
-  if (used == 0) return;  // padding
+  const bool ahead = b.shared != nullptr;
+  if (!ahead) {
+    grid_wait();
+    grid_trigger();
+  }
+  const int32_t used = __ldcg(g.plan.tile_count);
+  if (used == 0) {  // padding
+    if (ahead) grid_wait();
+    return;
+  }
   const int32_t row_bytes = row.row_bytes();
   row.copy_inputs(inputs, used, row_bytes);
+  // A thread has an output of an expert.
+  const int32_t thread = warp * 32 + lane, local = thread % kPanelRows, expert = thread / kPanelRows, at = panel * kPanelRows + local;
+  const bool inside = at < p.targets[0].rows;
+  float weight = 0, bias = 0, before = 0, shared = 0, shared_weight = 1;
   // A warp has `used` slices of all.
   row.stream(
       [&](int32_t n, typename Row::Segment& s) {
         if (n >= used) return false;
         const int32_t index = warp * used + n, expert = index / kSlices;
-        const uint8_t* const data = p.targets[0].data + g.plan.tiles[expert].expert * g.matrix_bytes + panel * p.panel_bytes;
+        const uint8_t* const data = p.targets[0].data + one_row_expert(g, expert, ahead) * g.matrix_bytes + panel * p.panel_bytes;
         s = row.segment(data, index % kSlices, inputs + expert * row_bytes + (lane >> 3) * 16);
         return true;
       },
       [&] {
+        if (ahead) {
+          grid_wait();
+          grid_trigger();
+        }
+        if (expert < used && inside) {
+          weight = __ldcg(b.weights + expert);
+          if (b.bias != nullptr) bias = b.bias[static_cast<int64_t>(one_row_expert(g, expert, ahead)) * p.targets[0].rows + at];
+          if (expert == 0 && b.branch == nullptr) before = __ldcg(b.x + at);
+          if (expert == 0 && b.shared != nullptr) shared = __ldcg(b.shared + at);
+          if (expert == 0 && b.shared_weight != nullptr) shared_weight = __ldcg(b.shared_weight);
+        }
         copies_wait<Row::stages - 2>();
         __syncthreads();
       },
       [&](int32_t n, const float (&acc)[4]) { row.put(sums[warp * used + n], acc); });
-  const int32_t thread = warp * 32 + lane, local = thread % kPanelRows, expert = thread / kPanelRows, at = panel * kPanelRows + local;
-  const bool inside = at < p.targets[0].rows;
-  float weight = 0, bias = 0, before = 0;
-  if (expert < used && inside) {
-    weight = b.weights[expert];
-    if (b.bias != nullptr) bias = b.bias[static_cast<int64_t>(g.plan.tiles[expert].expert) * p.targets[0].rows + at];
-    if (expert == 0 && b.branch == nullptr) before = b.x[at];
-  }
   __syncthreads();
   if (expert < used) {
     // few_rows.cuh adds a bias of 0 to the outputs of down, and -0 + 0 is 0.
@@ -250,6 +284,7 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
   if (expert != 0 || !inside) return;
   float sum = outputs[0][local];
   for (int32_t e = 1; e < used; ++e) sum += outputs[e][local];
+  if (b.shared != nullptr) sum += shared * shared_weight;
   if (b.branch == nullptr) b.x[at] = before + sum;
   else b.branch[at] = sum;
 }
