@@ -71,6 +71,30 @@ TEST(Route, ChoosesAsFloat64Does) {
   }
 }
 
+// A mixture of more experts than a warp keeps in registers, of which those after the first have no weight.
+TEST(Route, HasTheSameBitsInRegistersAndInMemory) {
+  Numbers numbers(13);
+  constexpr int32_t kInMemory = 528;
+  for (const int32_t count : {7, 128, 250, 512})
+    for (const int32_t gating : {MR_GATE_SOFTMAX, MR_GATE_SIGMOID})
+      for (const float spread : {0.0f, 2.0f, 60.0f, 1000.0f}) {
+        std::vector<float> few = numbers.normals(static_cast<size_t>(count), spread), bias = numbers.normals(static_cast<size_t>(count));
+        few[0] = std::max(few[0], 0.0f);
+        if (count == 250)
+          for (float& v : few) v = std::round(v);  // with equal ones
+        std::vector<float> many = few, many_bias = bias;
+        many.resize(kInMemory, -INFINITY);
+        many_bias.resize(kInMemory, -100);
+        for (const bool biased : {false, true}) {
+          const uint32_t flags = biased ? MR_EXPERTS_CHOICE_BIAS : 0;
+          const Chosen got = route_of(experts(count, 5, gating, flags), few, biased ? bias : std::vector<float>{}, {}, {0});
+          const Chosen want = route_of(experts(kInMemory, 5, gating, flags), many, biased ? many_bias : std::vector<float>{}, {}, {0});
+          EXPECT_EQ(got.ids, want.ids) << count << " experts";
+          EXPECT_EQ(std::memcmp(got.weights.data(), want.weights.data(), 5 * sizeof(float)), 0) << count << " experts, spread " << spread;
+        }
+      }
+}
+
 TEST(Route, TakesTheLowestOfEqualExpertsAndGroups) {
   const Chosen plain = route_of(experts(40, 3, MR_GATE_SOFTMAX), std::vector<float>(40, 1.0f), {}, {}, {0});
   EXPECT_EQ(plain.ids, (std::vector<int32_t>{0, 1, 2}));

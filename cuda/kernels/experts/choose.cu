@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Ch
   if (threadIdx.x < 32) {
     bool last = ends_last(a.route.plan.done + row, panels);
     if (last) {
-      route_row(a.route, row, dynamic_memory());
+      route_row<256>(a.route, row, dynamic_memory());  // 512 would need more registers than two blocks of an SM leave
       last = a.route.rows > 1 && ends_last(a.route.plan.done + kMostChosenRows, a.route.rows);
     }
     if (threadIdx.x == 0) plans = last;

@@ -1,4 +1,5 @@
 // route_row: a warp chooses the experts of one row. Lane l has the experts l, l + 32, ...; no block waits at a barrier.
+// Up to kMostInRegisters experts a lane keeps its scores in registers: all logits are requested before one is used, and divisions overlap.
 // An expert is chosen if fewer than `used` experts come before it: those of greater scores, and of equal scores those of lower index. The
 // warp takes the first of the experts that are left, `used` times, by keys that have the order of the scores.
 // Sums over experts are of 32 at a time, as warp_sum adds them, and then in ascending order: it depends on the number of experts alone.
@@ -14,6 +15,7 @@ namespace mr::cuda {
 
 constexpr int32_t kMostSummed = 1024;  // sums of experts that are this far apart come first
 constexpr float kLeastSum = 1e-20f;
+constexpr int32_t kMostInRegisters = 512;
 
 // RouteMemory lies in shared memory, one for each warp that routes.
 struct RouteMemory {
@@ -39,6 +41,33 @@ __device__ __forceinline__ int32_t route_lane() { return static_cast<int32_t>(th
 __device__ __forceinline__ uint32_t score_key(float score) {
   const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 equals 0
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Returns the score of a key.
+__device__ __forceinline__ float score_of_key(uint32_t key) { return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key); }
+
+// Replaces each x by x / d, with the rounding of this expression, as activate_each of activation.cuh does.
+// Divisions of four overlap: more of them take more registers than the router's kernel has.
+template <int32_t n>
+__device__ __forceinline__ void divide_each(float (&x)[n], const float (&d)[n]) {
+  constexpr int32_t kTogether = 4;
+  static_assert(n % kTogether == 0, "whole groups");
+#pragma unroll
+  for (int32_t first = 0; first < n; first += kTogether) {
+    float y[kTogether];
+    bool plain = true;
+#pragma unroll
+    for (int32_t k = 0; k < kTogether; ++k) {
+      const float of = x[first + k], by = d[first + k];
+      plain = plain && (of >= 0x1p-60f || of == 0) && of <= 1 && by >= 1 && by <= 0x1p60f;
+      float r = reciprocal_near(by);
+      r = fmaf(r, fmaf(-by, r, 1.0f), r);
+      const float q = of * r, near = fmaf(r, fmaf(-by, q, of), q);
+      y[k] = fmaf(r, fmaf(-by, near, of), near);
+    }
+#pragma unroll
+    for (int32_t k = 0; k < kTogether; ++k) x[first + k] = plain ? y[k] : x[first + k] / d[first + k];
+  }
 }
 
 // Returns how many of `count` scores come before score i.
@@ -137,6 +166,102 @@ __device__ __forceinline__ void choose_experts(const mr_experts_desc& e, const R
   }
 }
 
+// As score_experts, of at most kEach experts of a lane, in registers.
+template <int32_t kEach>
+__device__ __forceinline__ bool score_few(const RouteArgs& a, const float* logits, const RouteMemory& memory) {
+  const int32_t count = a.experts.count, lane = route_lane();
+  float weights[kEach], divisors[kEach];
+#pragma unroll
+  for (int32_t j = 0; j < kEach; ++j) {
+    const int32_t i = lane + j * 32;
+    weights[j] = i < count ? __ldcg(logits + i) : -INFINITY;
+  }
+  if (a.choice_bias != nullptr) {  // requested with the logits, and kept in memory meanwhile
+#pragma unroll
+    for (int32_t j = 0; j < kEach; ++j)
+      if (lane + j * 32 < count) memory.scores[lane + j * 32] = a.choice_bias[lane + j * 32];
+  }
+  const bool softmax = a.experts.gating == MR_GATE_SOFTMAX;
+  float top = 0;
+  if (softmax) {
+    top = weights[0];
+#pragma unroll
+    for (int32_t j = 0; j < kEach; ++j) top = fmaxf(top, weights[j]);
+    top = score_of_key(__reduce_max_sync(0xffffffffu, isnan(top) ? 0 : score_key(top)));
+  }
+#pragma unroll
+  for (int32_t j = 0; j < kEach; ++j) divisors[j] = exp_f32(softmax ? weights[j] - top : -weights[j]);
+  if (softmax) {
+#pragma unroll
+    for (int32_t j = 0; j < kEach; ++j) weights[j] = divisors[j];
+#pragma unroll
+    for (int32_t distance = 16; distance > 0; distance /= 2)
+#pragma unroll
+      for (int32_t j = 0; j < kEach; ++j) divisors[j] += __shfl_xor_sync(0xffffffffu, divisors[j], distance);
+    float sum = divisors[0];
+#pragma unroll
+    for (int32_t j = 1; j < kEach; ++j) sum += divisors[j];
+#pragma unroll
+    for (int32_t j = 0; j < kEach; ++j) divisors[j] = sum;
+  } else {
+#pragma unroll
+    for (int32_t j = 0; j < kEach; ++j) {
+      divisors[j] = 1.0f + divisors[j];
+      weights[j] = 1;
+    }
+  }
+  divide_each(weights, divisors);
+  bool bad = false;
+#pragma unroll
+  for (int32_t j = 0; j < kEach; ++j) {
+    const int32_t i = lane + j * 32;
+    if (i >= count) continue;
+    const float score = a.choice_bias == nullptr ? weights[j] : weights[j] + memory.scores[i];
+    memory.weights[i] = weights[j];
+    memory.scores[i] = score;
+    memory.keys[i] = score_key(score);
+    bad |= isnan(score);
+  }
+  return __any_sync(0xffffffffu, bad);
+}
+
+// As choose_experts, of at most kEach experts of a lane, in registers.
+template <int32_t kEach>
+__device__ __forceinline__ void choose_few(const mr_experts_desc& e, const RouteMemory& memory) {
+  const int32_t lane = route_lane();
+  uint32_t keys[kEach], taken = 0;  // bit j: expert lane + 32 j
+#pragma unroll
+  for (int32_t j = 0; j < kEach; ++j) keys[j] = lane + j * 32 < e.count ? memory.keys[lane + j * 32] : 0;
+#pragma unroll 1
+  for (int32_t n = 0; n < e.used; ++n) {
+    uint32_t best = keys[0];
+#pragma unroll
+    for (int32_t j = 1; j < kEach; ++j) best = max(best, keys[j]);
+    const uint32_t first = __reduce_max_sync(0xffffffffu, best);
+    if (first == 0) break;
+    uint32_t at = kEach;  // the lane's first expert with that key
+#pragma unroll
+    for (int32_t j = kEach; j-- > 0;)
+      if (keys[j] == first) at = static_cast<uint32_t>(j);
+    bool mine = at < kEach;
+    const uint32_t lanes = __ballot_sync(0xffffffffu, mine);
+    if ((lanes & (lanes - 1)) != 0) {
+      const uint32_t expert = mine ? at * 32 + static_cast<uint32_t>(lane) : UINT32_MAX;
+      mine = __reduce_min_sync(0xffffffffu, expert) == expert;
+    }
+    if (!mine) at = kEach;
+#pragma unroll
+    for (int32_t j = 0; j < kEach; ++j)
+      if (at == static_cast<uint32_t>(j)) keys[j] = 0;
+    taken |= 1u << at;
+  }
+#pragma unroll
+  for (int32_t j = 0; j < kEach; ++j) {
+    const uint32_t kept = __ballot_sync(0xffffffffu, (taken >> j & 1) != 0);
+    if (lane == 0 && j * 32 < e.count) memory.kept[j] = kept;
+  }
+}
+
 // Writes the plan of a single row: a tile for each of its pairs.
 __device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids, const uint32_t* kept, bool padding) {
   const int32_t lane = route_lane();
@@ -156,7 +281,9 @@ __device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids,
   count_read(a.bytes, static_cast<int32_t>(counted));
 }
 
-// The warp chooses the experts of a row. Every lane returns, so that the warp may go on.
+// The warp chooses the experts of a row. Every lane returns, so that the warp may go on. Up to kMost experts, 256 or 512, are kept in
+// registers.
+template <int32_t kMost = kMostInRegisters>
 __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void* shared) {
   const mr_experts_desc& e = a.experts;
   const RouteMemory memory(shared, e);
@@ -171,29 +298,47 @@ __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void*
     return;
   }
 
-  bool bad = score_experts(a, a.logits + row * e.count, memory);
+  const float* const logits = a.logits + row * e.count;
+  bool bad;
+  const bool most = kMost > 256 && e.count <= kMost;
+  if (e.count <= 128) bad = score_few<4>(a, logits, memory);
+  else if (e.count <= 256) bad = score_few<8>(a, logits, memory);
+  else if (most) bad = score_few<kMost / 32>(a, logits, memory);
+  else bad = score_experts(a, logits, memory);
   __syncwarp();
-  if (!bad && e.groups != 0) bad = choose_groups(e, memory);
+  if (!bad && e.groups != 0) {
+    bad = choose_groups(e, memory);
+    __syncwarp();
+  }
   if (bad) {  // the first experts, whose weights fail the row
     for (int32_t i = lane; i < e.used; i += 32) memory.weights[i] = NAN;
     for (int32_t w = 0; w < words; ++w) {
       const uint32_t first = __ballot_sync(0xffffffffu, w * 32 + lane < e.used);
       if (lane == 0) memory.kept[w] = first;
     }
+  } else if (e.count <= 128) {
+    choose_few<4>(e, memory);
+  } else if (e.count <= 256) {
+    choose_few<8>(e, memory);
+  } else if (most) {
+    choose_few<kMost / 32>(e, memory);
   } else {
     choose_experts(e, memory);
   }
   __syncwarp();
 
   int32_t before = 0;  // chosen experts of lower ids
-  for (int32_t w = 0; w < words; ++w) {
-    const uint32_t kept = memory.kept[w];
-    if ((kept >> lane & 1) != 0) {
+  for (int32_t begin = 0; begin < words; begin += 32) {
+    const uint32_t own = begin + lane < words ? memory.kept[begin + lane] : 0;
+#pragma unroll 4
+    for (int32_t w = begin; w < min(begin + 32, words); ++w) {
+      const uint32_t kept = __shfl_sync(0xffffffffu, own, w - begin);
       const int32_t at = before + __popc(kept & ((1u << lane) - 1));
+      before += __popc(kept);
+      if ((kept >> lane & 1) == 0) continue;
       ids[at] = w * 32 + lane;
       memory.picked[at] = memory.weights[w * 32 + lane];
     }
-    before += __popc(kept);
   }
   __syncwarp();
   float sum = 0;
