@@ -358,7 +358,8 @@ TEST(Choose, WeighsASharedExpertAsCombineDoes) {
         const auto cells = static_cast<size_t>(rows * hidden), width = static_cast<size_t>(hidden);
         std::vector<float> router = numbers.normals(width);
         for (float& v : router) v *= 0.05f;
-        Guarded<float> x(numbers.normals(cells)), of_shared(router), norm(numbers.normals(width)), logits(static_cast<size_t>(rows * e.count));
+        Guarded<float> x(numbers.normals(cells)), of_shared(router), norm(numbers.normals(width));
+        Guarded<float> logits(static_cast<size_t>(rows * e.count));
         Guarded<float> got(static_cast<size_t>(rows)), weights(static_cast<size_t>(rows * e.used)), branch(cells);
         Guarded<float> zeros(std::vector<float>(cells, 0.0f)), ones(std::vector<float>(cells, 1.0f));
         Guarded<uint8_t> packed(packed_floats(kF32, numbers.normals(static_cast<size_t>(e.count * hidden)), e.count, hidden));

@@ -1,5 +1,7 @@
-// The branch of a single row with a shared expert, against the branch of its experts alone and launch_combine: every bit.
+// The branch of a single row with a shared expert, against the branch of its experts alone and launch_combine: every bit. And layers of
+// such rows, launched one by one and as programmatic dependents.
 #include <algorithm>
+#include <memory>
 
 #include "kernels/experts/choose.h"
 #include "kernels/experts/combine.h"
@@ -121,6 +123,114 @@ TEST_P(ExpertRow, AddsTheSharedExpertAsCombineDoes) {
       EXPECT_EQ(whole.read<float>() == residual, padding);
     }
   }
+}
+
+// The buffers of a layer, which start as NaN: a value that is read before it is written shows.
+struct RowLayer {
+  RowLayer(int64_t hidden, int64_t width, int64_t shared_width, int64_t used)
+      : x(bytes(hidden, 2), 0xff), logits(bytes(8, 4), 0xff), ids(bytes(used, 4), 0xff), weights(bytes(used, 4), 0xff),
+        pairs(bytes(used, 4), 0xff), tiles(bytes(used, sizeof(ExpertTile)), 0xff), tile_count(4, 0xff), weight(4, 0xff),
+        gated(bytes(used * width, 2), 0xff), shared(bytes(shared_width, 4), 0xff), y(bytes(hidden, 4), 0xff) {}
+  static size_t bytes(int64_t count, size_t each) { return static_cast<size_t>(count) * each; }
+  Guarded x, logits, ids, weights, pairs, tiles, tile_count, weight, gated, shared, y;
+};
+
+// The kernels of a row overlap its shared expert, for whose GEMMs routers stand: they are not short either (launch.h).
+TEST_P(ExpertRow, OverlapsTheSharedExpertWithTheSameBits) {
+  std::mt19937 random(24);
+  const bool overlaps = has_dependents();
+  const int32_t hidden = overlaps ? 2048 : 256, width = 256, shared_width = 128, times = overlaps ? 100 : 2;
+  mr_experts_desc e{};
+  e.count = 8;
+  e.used = 4;
+  e.flags = MR_EXPERTS_RENORM;
+  const Stack gate(type(), width, hidden, e.count, random), up(type(), width, hidden, e.count, random);
+  const Stack down(type(), hidden, width, e.count, random), router(kF32, e.count, hidden, 1, random);
+  const Stack shared_up(kF32, shared_width, hidden, 1, random), shared_down(kF32, hidden, shared_width, 1, random);
+  const Guarded start(normals(hidden, 1, random)), of_shared(normals(hidden, 0.1f, random)), norm(std::vector<float>(hidden, 0.5f));
+  Guarded x(static_cast<size_t>(hidden) * 4), slot(std::vector<int32_t>{0}), done(kPlanCounters * 4, 0);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+  const auto multiply = [&](const Stack& by, const float* in, const float* normed, float* out, const Stream& on) {
+    RouterArgs args{};
+    args.x = in;
+    args.x_stride = by.weight.cols;
+    args.norm = normed;
+    args.eps = 1e-6f;
+    args.scale = 1;
+    args.router = by.weight;
+    args.logits = out;
+    args.rows = 1;
+    ASSERT_EQ(launch_router(args, on), cudaSuccess);
+  };
+  std::vector<uint32_t> want;
+  for (int32_t time = 0; time < times; ++time) {
+    const Stream on{stream, time > 0 && overlaps};
+    std::vector<std::unique_ptr<RowLayer>> layers;
+    for (int32_t i = 0; i < 3; ++i) layers.push_back(std::make_unique<RowLayer>(hidden, width, shared_width, e.used));
+    const auto bytes = static_cast<size_t>(hidden) * 4;
+    ASSERT_EQ(cudaMemcpyAsync(x.data(), start.data(), bytes, cudaMemcpyDeviceToDevice, stream), cudaSuccess);
+    for (const auto& layer : layers) {
+      ChooseArgs choice{};
+      choice.router.x = choice.norm.x = x.as<float>();
+      choice.router.x_stride = choice.norm.x_stride = choice.norm.out_stride = hidden;
+      choice.router.norm = choice.norm.weight = norm.as<float>();
+      choice.router.eps = choice.norm.eps = 1e-6f;
+      choice.router.scale = choice.norm.scale = 1;
+      choice.router.router = router.weight;
+      choice.router.logits = layer->logits.as<float>();
+      choice.router.rows = choice.route.rows = choice.norm.rows = 1;
+      choice.norm.out = layer->x.data();
+      choice.norm.act = act();
+      choice.norm.dim = hidden;
+      choice.route.experts = e;
+      choice.route.logits = layer->logits.as<float>();
+      choice.route.slot = slot.as<int32_t>();
+      choice.route.ids = layer->ids.as<int32_t>();
+      choice.route.weights = layer->weights.as<float>();
+      choice.route.plan = {layer->pairs.as<int32_t>(), nullptr, nullptr, layer->tiles.as<ExpertTile>(), layer->tile_count.as<int32_t>(),
+                           done.as<int32_t>()};
+      choice.tile = kLeastExpertTile;
+      choice.shared = {layer->weight.as<float>(), of_shared.as<float>(), norm.as<float>()};
+      ASSERT_EQ(launch_choose(choice, on), cudaSuccess);
+      multiply(shared_up, x.as<float>(), norm.as<float>(), layer->shared.as<float>(), on);
+      ExpertGemmArgs args;
+      args.targets[0] = {gate.weight, nullptr};
+      args.targets[1] = {up.weight, nullptr};
+      args.count = 2;
+      args.act = act();
+      args.x = layer->x.data();
+      args.x_stride = hidden;
+      args.x_share = e.used;
+      args.out = layer->gated.data();
+      args.out_stride = width;
+      args.plan = choice.route.plan;
+      args.tile = kLeastExpertTile;
+      args.rows = 1;
+      args.experts = e.count;
+      args.pairs = e.used;
+      args.pair_scale = 64;
+      args.ahead = true;
+      ASSERT_EQ(launch_expert_gemm(args, on), cudaSuccess);
+      multiply(shared_down, layer->shared.as<float>(), nullptr, layer->y.as<float>(), on);
+      args.targets[0] = {down.weight, nullptr};
+      args.targets[1] = {};
+      args.count = args.x_share = 1;
+      args.x = layer->gated.data();
+      args.x_stride = width;
+      if (!expert_branch_supported(args)) GTEST_SKIP() << "the type has no kernels of a single row";
+      const RowBranch branch{layer->weights.as<float>(), nullptr, x.as<float>(), nullptr, layer->y.as<float>(), layer->weight.as<float>()};
+      ASSERT_EQ(launch_expert_branch(args, branch, on), cudaSuccess);
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const std::vector<uint32_t> got = x.read<uint32_t>();
+    if (time == 0) {
+      want = got;
+      for (const uint32_t bits : want) ASSERT_NE(bits & 0x7f800000u, 0x7f800000u) << "the numbers have grown too large";
+    }
+    ASSERT_EQ(got, want) << "time " << time;
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 }  // namespace
