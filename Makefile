@@ -133,9 +133,9 @@ test: ## Run every test that needs no GPU; at the end, the skipped ones and the 
 # The race detector makes a token twenty times as dear, takes memory of its own, and makes pools forgetful: under it the crowds of
 # some tests are smaller or stay away, and what a decision allocates is not counted. Left out are packages without goroutines of
 # their own, and the native programs, which the detector does not see: what they compute is the same, only slower.
-RACELESS := /services/bench/|/services/millrace/internal/(plot|render|failure)|/services/gateway/internal/(anthropic|ollama|openai|responses|strictjson)|/gpuworker/(gguf|kvcache|tokenizer|template|synth|arch|modeltest|vram|sametest|selfcheck)|/internal/(archtest|testreport|doctable|manpages|safetensors|vectorfile|codebookfile)|/cuda($$|/cpu)|/engine/reference
-# The reference of the engines is arithmetic of one goroutine on memory of its own. It is compiled without the detector, under which
-# the tests of the client's vector commands took five minutes.
+RACELESS := /services/bench/|/services/millrace/internal/(plot|render|failure)|/services/gateway/internal/(anthropic|ollama|openai|responses|strictjson)|/gpuworker/(gguf|tokenizer|template|synth|arch|modeltest|vram|sametest|selfcheck)|/internal/(archtest|testreport|doctable|manpages|safetensors|vectorfile|codebookfile)|/cuda($$|/cpu)|/engine/reference
+# The reference of the engines does arithmetic. Matmul alone has goroutines, and each writes columns of its own. It is compiled without
+# the detector, under which the tests of the client's vector commands took five minutes.
 UNWATCHED := -gcflags=github.com/millrace/millrace/gpuworker/engine/reference/...=-race=false
 .PHONY: test-race
 test-race: ## Run the tests of packages whose goroutines share memory, under the race detector
