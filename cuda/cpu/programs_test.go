@@ -53,8 +53,8 @@ func checkedBuild() []string {
 	if sanitizer == "" {
 		return nil
 	}
-	// Kernels are functions of thousands of accesses. With a check inside the function for each of them,
-	// the AVX2 kernels take a minute to compile, and with calls a third of that.
+	// Kernels are functions of thousands of accesses. With a check inside the function for each
+	// access, the AVX2 kernels take a minute to compile, and with calls a third of that.
 	return []string{
 		"-fsanitize=" + sanitizer, "-fno-sanitize=null", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O1",
 		"--param=asan-instrumentation-with-call-threshold=200",

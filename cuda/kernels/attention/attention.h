@@ -101,7 +101,7 @@ int32_t prefill_columns(int32_t heads, int32_t kv_heads);  // PrefillWork::colum
 
 // WideCache is scratch for KV blocks of an 8-bit cache that are widened ahead (prefill_widen.cuh). Its size depends on `blocks`.
 struct WideCache {
-  void* memory = nullptr;  // prefill_wide_bytes(...) bytes, 256-byte aligned; null: none, attention reads the cache as it is
+  void* memory = nullptr;  // prefill_wide_bytes(...) bytes, 256-byte aligned; if null, attention reads the cache as it is
   int32_t blocks = 0;
 };
 
@@ -128,7 +128,7 @@ struct PrefillWidenArgs {
   int32_t block_count;        // PrefillPlan::wide_blocks
   WideCache wide;
 };
-// Widens the blocks of a plan's spans. Fails on devices and of layouts that have no such kernel (prefill_wide_blocks).
+// Widens the blocks of a plan's spans. Fails if the device or the layout has no such kernel (prefill_wide_blocks).
 cudaError_t launch_prefill_widen(const PrefillWidenArgs& args, const Stream& on);
 
 // Returns in *blocks how many KV blocks a runner's scratch holds: `most`, but not more than 512 MiB of elements; 0 if the current device

@@ -1,4 +1,4 @@
-// attention/prefill_widen: widens KV blocks of an 8-bit cache to the layout's type, and its conversions.
+// attention/prefill_widen: widens KV blocks of an 8-bit cache to the layout's type. prefill_fetch_f8.cuh uses its conversions.
 //
 // A block of prefill_wgmma reads all keys that its rows see, and so does the block of every other tile of a prompt: 128 times for 4096
 // tokens and four query heads a KV head. prefill_widen widens the blocks that a step's prompts see once a layer:
@@ -14,6 +14,10 @@
 // A value whose scale is NaN would reach the rows that do not see its token, because a weight of 0 does not cancel a NaN. So it becomes
 // 0, and the token's key becomes NaN: its score is NaN in every row that sees it, and masked in all others.
 #pragma once
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/attention/prefill_params.cuh"
 #include "kernels/f8.cuh"

@@ -1,5 +1,6 @@
-// choose: what precedes the grouped GEMMs of few rows, in one launch: the router, the choice of experts, their plan, and the norm of
-// the experts' inputs. All have the bits of launch_router, launch_route, launch_plan_experts and launch_rms_norm.
+// choose: what precedes the grouped GEMMs of few rows, in one launch: the router, the choice of experts, their plan, the norm of the
+// experts' inputs, and the weight of the shared expert. All have the bits of launch_router, launch_route, launch_plan_experts,
+// launch_rms_norm and launch_combine.
 #pragma once
 
 #include <cstdint>

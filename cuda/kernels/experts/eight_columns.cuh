@@ -54,11 +54,11 @@ struct EightStage {
   }
 };
 
-// Returns 16 bytes of a row of x from byte `at` on, with zeros from the last column on. If !is, all are zeros. Every lane loads some bytes of
-// x, so that no branch separates the loads of a lane, which are in flight together.
+// Returns 16 bytes of a row of x from byte `at` on, with zeros from the last column on; zeros if the row does not exist. Every lane loads
+// some bytes of x, so that no branch separates the loads of a lane, which are in flight together.
 template <int32_t T>
-__device__ __forceinline__ uint4 input_piece(const GemvParams& p, bool is, int32_t row, int32_t at) {
-  const int32_t left = is ? p.cols * 2 - at : 0;
+__device__ __forceinline__ uint4 input_piece(const GemvParams& p, bool exists, int32_t row, int32_t at) {
+  const int32_t left = exists ? p.cols * 2 - at : 0;
   const uint8_t* const from = static_cast<const uint8_t*>(p.x) + (left > 0 ? row * p.x_stride * 2 + at : 0);
   const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from));
   const auto inside = [&](uint32_t word, int32_t begin) {

@@ -27,6 +27,7 @@ struct EightPairsLayout {
   static constexpr int32_t stages = many >= 2 ? many : Stage::fitting(room, 1, kEightPairsRoom);
   static constexpr int32_t rows_at = stages * stage, bytes = rows_at + kEightPairsRoom;
   static_assert(room == 0 || stages >= 2);
+  static_assert(kFolds<T> == (Format<T>::f.header == 256), "eight_pairs_suffice counts the sums of types with such a header");
 };
 
 template <int32_t T, class A>

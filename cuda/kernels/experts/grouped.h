@@ -9,7 +9,7 @@
 namespace mr::cuda {
 
 struct GroupedParams {
-  GemvParams gemm;  // its targets, cols, groups, panel_bytes, x, x_stride, x_scale and pair_share
+  GemvParams gemm;  // its targets, tokens, cols, groups, panel_bytes, x, x_stride, x_scale and pair_share
   int64_t matrix_bytes;  // of an expert's matrix
   ExpertPlan plan;
   int32_t parts;         // of a tile: the kernels by mma divide larger tiles than their own
@@ -45,11 +45,11 @@ inline bool eight_rows_suffice(const ExpertGemmArgs& args) {
          (weight.cols + slice_cols - 1) / slice_cols <= most;
 }
 
-// Returns whether a launch that eight_rows.cuh can multiply prefers it to few_rows.cuh. Its blocks load all rows before the first item. On an
-// H200, Q4_K of Qwen3-30B takes 19.7 us and not 15.2 with two rows, and 32.6 and not 42.4 with eight; from three to seven was not measured.
+// Returns whether a launch that eight_rows.cuh can multiply prefers it to few_rows.cuh. Its blocks load all rows before the first item. On
+// an H200, Q4_K of Qwen3-30B takes 19.7 us and not 15.2 with two rows, and 32.6 and not 42.4 with eight. Three to seven were not measured.
 inline bool prefers_eight_rows(const ExpertGemmArgs& args) { return args.rows > 4; }
 
-// Bytes of shared memory for rows of x and their sums in eight_pairs.cuh: eight rows of 2 880 columns.
+// Bytes of shared memory for rows of x and their sums in eight_pairs.cuh: eight rows of 2 880 columns, of 2 560 with input sums.
 constexpr int32_t kEightPairsRoom = 46208;
 
 // Returns whether eight_pairs.cuh can multiply a launch: one target of few columns, by tiles of at most eight pairs.
@@ -122,7 +122,7 @@ inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {
 }
 
 // Launches as launch_expert_gemm does, with a kernel of any number of rows: for tests and benchmarks. Returns cudaErrorNotSupported if
-// the device does not have it for the type, or if its tiles are smaller than the plan's and it does not divide them.
+// the device does not have it for the type, or if form_suffices returns false.
 cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, const Stream& on);
 
 // Instantiated once for each type, see instances/. A kernel's panels are those of an item, half of them of each target of a pair. If a type

@@ -9,8 +9,9 @@
 // a block. Slices are those of few_rows.cuh and are added in the same order, and the sum over experts is that of combine.cu, so the row
 // has the bits that it has among others.
 //
-// A shared expert has a GEMM before each kernel, and few bytes. Both kernels then request their operands before the dependency wait,
-// because the kernels that wrote them have ended (launch.h, 4), and their loads overlap that GEMM.
+// A shared expert has a GEMM before each kernel, and few bytes. one_row_branch then requests weights and inputs before the dependency
+// wait, because the kernels that wrote them have ended (launch.h, 4), and its loads overlap that GEMM. So does one_row_gated if `ahead`
+// is set.
 #pragma once
 
 #include "kernels/experts/gated.cuh"

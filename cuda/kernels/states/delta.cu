@@ -68,7 +68,7 @@ __device__ __forceinline__ void prepare_tiles(const DeltaArgs& a, const Block& b
 template <class S>
 __device__ __forceinline__ void compute_one(const DeltaArgs& a, const Chunk& chunk, int32_t key_head, const StateSegment& segment,
                                             uint64_t policy) {
-  static_assert(S::whole && S::kHeads == 1, "");
+  static_assert(S::whole && S::kHeads == 1, "whole heads of one key head");
   const Thread<S, false> t;
   const int64_t row = segment.first_row, column = int64_t{chunk.head} * a.value_dim + chunk.first + t.group;
   const int64_t scalar = row * a.scalar_stride + chunk.head;
