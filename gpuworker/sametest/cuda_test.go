@@ -56,7 +56,7 @@ func TestCUDAEnginesTogetherKeepTheirBits(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, dev.Close())
 	if info.Devices < 2 {
-		t.Skipf("%s names no GPUs that hold models together", deviceVariable)
+		t.Skipf("%s names no GPUs that hold models together: set it to some, such as cuda:0,1", deviceVariable)
 	}
 	sametest.Run(t, openCUDA, chosen(t, sametest.Options{
 		Scenarios: 240, Workers: 1, Cache: engine.F16, RowsEvery: 20, WideEvery: 30,

@@ -5,6 +5,7 @@
 
 #include "kernels/experts/experts.h"
 #include "kernels/gemm/gemv.h"
+#include "kernels/gemm/input_sums.h"
 
 namespace mr::cuda {
 
@@ -57,7 +58,7 @@ inline bool eight_pairs_suffice(const ExpertGemmArgs& args) {
   const PackedWeight& weight = args.targets[0].weight;
   const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
   const int64_t group_cols = kUnitCols * format.units, groups = (weight.cols + group_cols - 1) / group_cols;
-  const int64_t sums = format.header == 256 ? 64 : 0;  // of types that fold
+  const int64_t sums = format.header == 256 ? kInputSumBytes : 0;  // of types that fold
   return args.count == 1 && (args.rows <= 8 || args.tile <= 8) && 8 * (groups * (group_cols * 2 + sums) + 16) <= kEightPairsRoom;
 }
 

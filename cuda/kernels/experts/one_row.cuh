@@ -253,9 +253,9 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
   row.stream(
       [&](int32_t n, typename Row::Segment& s) {
         if (n >= used) return false;
-        const int32_t index = warp * used + n, expert = index / kSlices;
-        const uint8_t* const data = p.targets[0].data + one_row_expert(g, expert, ahead) * g.matrix_bytes + panel * p.panel_bytes;
-        s = row.segment(data, index % kSlices, inputs + expert * row_bytes + (lane >> 3) * 16);
+        const int32_t slice = warp * used + n, pair = slice / kSlices;
+        const uint8_t* const data = p.targets[0].data + one_row_expert(g, pair, ahead) * g.matrix_bytes + panel * p.panel_bytes;
+        s = row.segment(data, slice % kSlices, inputs + pair * row_bytes + (lane >> 3) * 16);
         return true;
       },
       [&] {

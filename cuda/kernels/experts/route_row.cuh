@@ -58,12 +58,12 @@ __device__ __forceinline__ void divide_each(float (&x)[n], const float (&d)[n]) 
     bool plain = true;
 #pragma unroll
     for (int32_t k = 0; k < kTogether; ++k) {
-      const float of = x[first + k], by = d[first + k];
-      plain = plain && (of >= 0x1p-60f || of == 0) && of <= 1 && by >= 1 && by <= 0x1p60f;
-      float r = reciprocal_near(by);
-      r = fmaf(r, fmaf(-by, r, 1.0f), r);
-      const float q = of * r, near = fmaf(r, fmaf(-by, q, of), q);
-      y[k] = fmaf(r, fmaf(-by, near, of), near);
+      const float numerator = x[first + k], divisor = d[first + k];
+      plain = plain && (numerator >= 0x1p-60f || numerator == 0) && numerator <= 1 && divisor >= 1 && divisor <= 0x1p60f;
+      float r = reciprocal_near(divisor);
+      r = fmaf(r, fmaf(-divisor, r, 1.0f), r);
+      const float q = numerator * r, near = fmaf(r, fmaf(-divisor, q, numerator), q);
+      y[k] = fmaf(r, fmaf(-divisor, near, numerator), near);
     }
 #pragma unroll
     for (int32_t k = 0; k < kTogether; ++k) x[first + k] = plain ? y[k] : x[first + k] / d[first + k];

@@ -72,7 +72,7 @@ __device__ __forceinline__ void compute_one(const DeltaArgs& a, const Chunk& chu
   const Thread<S, false> t;
   const int64_t row = segment.first_row, column = int64_t{chunk.head} * a.value_dim + chunk.first + t.group;
   const int64_t scalar = row * a.scalar_stride + chunk.head;
-  const float alpha = __ldcg(a.alpha + scalar), beta = __ldcg(a.beta + scalar), by = a.a[chunk.head], dt = a.dt[chunk.head];
+  const float alpha = __ldcg(a.alpha + scalar), beta = __ldcg(a.beta + scalar), rate = a.a[chunk.head], dt = a.dt[chunk.head];
   const int64_t at = int64_t{a.inputs.conv - 1} * a.inputs.width + (column - t.group) * S::kKeys + int64_t{threadIdx.x} * 4;
   const StateMemory& memory = a.inputs.states;
   State<S, false> state{};
@@ -93,7 +93,7 @@ __device__ __forceinline__ void compute_one(const DeltaArgs& a, const Chunk& chu
   q.template load<S>(query, t.lane);
 #pragma unroll
   for (int32_t n = 0; n < S::kColumns; ++n) p.v[n] = value[n * S::kGroups];
-  p.scalars[0] = decay_of(alpha, by, dt);
+  p.scalars[0] = decay_of(alpha, rate, dt);
   p.scalars[S::kBeta] = sigmoid(beta);
   p.scalars[S::kDot] = product_of_keys<S>(q, k);
   const float o = state.compute(p, k, q, t);
