@@ -37,12 +37,20 @@ func listen(t *testing.T, limits Limits) *limited {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		// The connections stay reachable until the listener is closed: the garbage collector closes
+		// the socket of one that is not.
+		var conns []*accepted
 		for {
 			conn, err := l.Accept()
 			if err != nil {
-				return
+				break
 			}
-			l.accepted <- conn.(*accepted)
+			c := conn.(*accepted)
+			conns = append(conns, c)
+			l.accepted <- c
+		}
+		for _, c := range conns {
+			_ = c.Close() // the test may have closed it
 		}
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-done })
