@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <vector>
 
 #include "linear.h"
 
@@ -33,19 +34,33 @@ struct Cut {
   const uint8_t* begin(int64_t task) const;
 };
 
-// The same of the matrices of a stack, each cut alike: those of the `index`th of some experts, panels [first, last).
+struct ActiveExpert {  // of a piece of a step's tokens
+  int32_t expert;
+  int32_t first, rows;  // among the piece's rows, which are listed by expert
+};
+
+// The same of a stack's matrices, each cut alike: of the `index`th active expert, panels [first, last).
 struct ExpertCut {
   struct Task {
     int64_t index, first, last;
   };
+  const Matrix* const stack;  // by expert
+  const std::vector<ActiveExpert>& active;
   const int64_t chunk, all, each, tasks;  // each: tasks of a matrix
 
-  ExpertCut(const Matrix& matrix, int64_t experts, int64_t panels_a_task)
-      : chunk(panels_a_task), all(panels(matrix.out)), each((all + chunk - 1) / chunk), tasks(experts * each) {}
+  // The stack and the list must outlive the cut. panels_a_task >= 1.
+  ExpertCut(const Matrix* matrices, const std::vector<ActiveExpert>& experts, int64_t panels_a_task)
+      : stack(matrices), active(experts), chunk(panels_a_task), all(panels(matrices->out)), each((all + chunk - 1) / chunk),
+        tasks(static_cast<int64_t>(experts.size()) * each) {}
 
   Task at(int64_t task) const {
     const int64_t first = task % each * chunk;
     return {task / each, first, std::min(all, first + chunk)};
+  }
+  // Where the weights of a task begin.
+  const uint8_t* begin(int64_t task) const {
+    const Task t = at(task);
+    return begin_of(stack[active[static_cast<size_t>(t.index)].expert], t.first);
   }
 };
 

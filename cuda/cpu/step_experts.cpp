@@ -37,7 +37,8 @@ void StepForward::mixture(int32_t index, const Cut& then) {
   std::fill(expert_read_.begin(), expert_read_.end(), uint8_t{0});
   if (l.expert_norm != nullptr) norm(l.expert_norm);
   const int64_t piece = space_.expert_rows;
-  for (int64_t first = 0; first < tokens_; first += piece) mix_experts(index, h, first, std::min(tokens_, first + piece));
+  const Cut after = l.shared_down == nullptr ? then : cut(l.shared_gate);
+  for (int64_t first = 0; first < tokens_; first += piece) mix_experts(index, h, first, std::min(tokens_, first + piece), after);
   if (l.expert_end_norm != nullptr) {
     each_token([&](int64_t t) {
       ops_.rms_norm(space_.branch + t * hidden, l.expert_end_norm, desc_.norm_eps, hidden, space_.branch + t * hidden);
@@ -88,8 +89,8 @@ void StepForward::gather_rows(const mr_experts_desc& e, int64_t first, int64_t l
   }
 }
 
-// branch = sum of the weighted experts, for tokens [first, last).
-void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int64_t last) {
+// branch = sum of the weighted experts, for tokens [first, last). `then` is the product after the experts.
+void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int64_t last, const Cut& then) {
   const Layer& l = model_->layer(index);
   const mr_experts_desc& e = desc_.experts(index);
   const int64_t hidden = desc_.hidden, width = desc_.mlp(index).width;
@@ -109,6 +110,8 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
     prepare_activations(isa_, activation_kind(isa_, m.type), from, 0, m.in, active_[static_cast<size_t>(i)].rows, row, row + 1,
                         prepared(m, i));
   };
+  const ExpertCut gates(l.expert_gate, active_, task_panels(active * panels(width)));
+  const ExpertCut downs(l.expert_down, active_, task_panels(active * panels(hidden)));
   phase(active, [](int) {}, [&](int64_t i, int) {
     const ActiveExpert& x = active_[static_cast<size_t>(i)];
     for (int32_t row = 0; row < x.rows; ++row) {
@@ -118,7 +121,6 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
     }
   });
   const auto gated = gated_by(desc_.mlp(index).activation);
-  const ExpertCut gates(*l.expert_gate, active, task_panels(active * panels(width)));
   phase(gates.tasks, [](int) {}, [&](int64_t task, int thread) {
     const auto [i, p0, p1] = gates.at(task);
     const ActiveExpert& x = active_[static_cast<size_t>(i)];
@@ -126,7 +128,7 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
     const auto& own = space_.threads[static_cast<size_t>(thread)];
     const int64_t row = p0 * panel_rows, n = std::min(width, p1 * panel_rows) - row, ld = gates.chunk * panel_rows;
     multiply(isa_, gate, prepared(gate, i), x.rows, own.panel[0] - row, ld, p0, p1, begin_of(up, p0));
-    multiply(isa_, up, prepared(up, i), x.rows, own.panel[1] - row, ld, p0, p1, begin_of(l.expert_down[x.expert], 0));
+    multiply(isa_, up, prepared(up, i), x.rows, own.panel[1] - row, ld, p0, p1, weights_after(gates, task, thread, downs));
     for (int64_t r = 0; r < x.rows; ++r) {
       float *const a = own.panel[0] + r * ld, *const b = own.panel[1] + r * ld;
       if (l.expert_gate_bias != nullptr) {
@@ -140,13 +142,12 @@ void StepForward::mix_experts(int32_t index, const float* h, int64_t first, int6
     const ActiveExpert& x = active_[static_cast<size_t>(i)];
     for (int32_t row = 0; row < x.rows; ++row) prepare_for(*l.expert_down, i, row, space_.expert_ffn + (x.first + row) * width);
   });
-  const ExpertCut downs(*l.expert_down, active, task_panels(active * panels(hidden)));
-  phase(downs.tasks, [](int) {}, [&](int64_t task, int) {
+  phase(downs.tasks, [](int) {}, [&](int64_t task, int thread) {
     const auto [i, p0, p1] = downs.at(task);
     const ActiveExpert& x = active_[static_cast<size_t>(i)];
     const Matrix& down = l.expert_down[x.expert];
-    const uint8_t* const next = begin_of(p1 < panels(hidden) ? down : l.expert_down[0], p1 < panels(hidden) ? p1 : 0);
-    multiply(isa_, down, prepared(down, i), x.rows, space_.expert_out + x.first * hidden, hidden, p0, p1, next);
+    multiply(isa_, down, prepared(down, i), x.rows, space_.expert_out + x.first * hidden, hidden, p0, p1,
+             weights_after(downs, task, thread, then));
   });
   phase((last - first + kTokensATask - 1) / kTokensATask, [](int) {}, [&](int64_t task, int) {
     for (int64_t t = first + task * kTokensATask; t < std::min(last, first + (task + 1) * kTokensATask); ++t) {

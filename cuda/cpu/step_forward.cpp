@@ -64,12 +64,6 @@ int64_t StepForward::task_panels(int64_t total_panels) const {
   return std::clamp<int64_t>(fair / unit * unit, unit, StepWorkspace::task_panels(tokens_));
 }
 
-// Returns the weights that the thread reads after a task: its next task's, or those of its first task of the next GEMM.
-const uint8_t* StepForward::weights_after(const Cut& cut, int64_t task, int thread, const Cut& then) const {
-  if (task + 1 != ranges_[thread].end && task + 1 < cut.tasks) return cut.begin(task + 1);
-  return then.begin(then.tasks * thread / threads_.size());
-}
-
 // The first GEMMs of a layer.
 Cut StepForward::mix_cut(int32_t index) const {
   const Layer& l = model_->layer(index);

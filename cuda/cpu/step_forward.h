@@ -38,10 +38,6 @@ class StepForward {
     int32_t end;     // of its segment's positions
   };
   enum class Part { query, key, value };
-  struct ActiveExpert {  // of a piece of the step's tokens
-    int32_t expert;
-    int32_t first, rows;  // among the piece's rows, which are listed by expert
-  };
   struct Chain {            // the segments of one slot in the step, each of which goes on where the one before it ended
     int32_t first_segment;  // into chained_
     int32_t segments;
@@ -87,7 +83,8 @@ class StepForward {
   Cut mix_cut(int32_t index) const;
   Cut cut(const Matrix* m) const;
   Cut head_cut() const;
-  const uint8_t* weights_after(const Cut& cut, int64_t task, int thread, const Cut& then) const;
+  template <class Now, class Then>
+  const uint8_t* weights_after(const Now& cut, int64_t task, int thread, const Then& then) const;
   // Prepares x (or its norms with `weight`) of all tokens for products with the cut's matrices, then runs body over tasks.
   template <class Body>
   void with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body);
@@ -133,7 +130,7 @@ class StepForward {
   void mixture(int32_t index, const Cut& then);
   void route_rows(int32_t index, const float* h);
   void gather_rows(const mr_experts_desc& e, int64_t first, int64_t last);
-  void mix_experts(int32_t index, const float* h, int64_t first, int64_t last);
+  void mix_experts(int32_t index, const float* h, int64_t first, int64_t last, const Cut& then);
   void add_shared_expert(int32_t index, const float* h, const Cut& then);
   template <class Body>
   void each_token(Body body);

@@ -28,6 +28,14 @@ void StepForward::phase(int64_t tasks, Prologue prologue, Body body) {
   });
 }
 
+// Returns the weights that the thread reads after a task: its next task's, or those of its first task of the next GEMM. Both cuts are a
+// Cut or an ExpertCut.
+template <class Now, class Then>
+const uint8_t* StepForward::weights_after(const Now& cut, int64_t task, int thread, const Then& then) const {
+  if (task + 1 != ranges_[thread].end && task + 1 < cut.tasks) return cut.begin(task + 1);
+  return then.begin(then.tasks * thread / threads_.size());
+}
+
 // Calls body(token) for every token, on all threads where there are many.
 template <class Body>
 void StepForward::each_token(Body body) {
