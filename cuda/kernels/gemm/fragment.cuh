@@ -210,11 +210,14 @@ struct UnitQuants {
     } else {
       const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
       if constexpr (T == kMXFP4 || T == kNVFP4) {
-        constexpr uint32_t sign = twice(0x8000u), rest = twice(0x0e00u);
-        a[0] = and_or(w << 9, rest, w << 12 & sign);
-        a[1] = and_or(w << 5, rest, w << 8 & sign);
-        a[2] = and_or(w << 1, rest, w << 4 & sign);
-        a[3] = and_or(w >> 3, rest, w & sign);
+        // The sign and the other three bits of a nibble go to places three bits apart. A nibble's neighbours are zero, so neither
+        // shift moves other bits to a place that is kept. and_or, because the compiler would mask after each shift instead.
+        constexpr uint32_t kept = twice(0x8e00u);
+        const uint32_t even = and_or(w, 0x0f0f0f0fu, 0), odd = and_or(w, 0xf0f0f0f0u, 0);
+        a[0] = (even << 12 | even << 9) & kept;
+        a[1] = (odd << 8 | odd << 5) & kept;
+        a[2] = (even << 4 | even << 1) & kept;
+        a[3] = (odd | odd >> 3) & kept;
       } else if constexpr (T == kIQ4_NL || T == kCodes) {
         const uint32_t even = value_bytes(w, book), odd = value_bytes(w >> 16, book);
         const uint32_t near = __byte_perm(even, odd, 0x5140), far = __byte_perm(even, odd, 0x7362);

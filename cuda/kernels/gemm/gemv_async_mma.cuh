@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/gemm/gemv_async_pipeline.cuh"
+#include "kernels/gemm/mxfp4_unit.cuh"
 
 namespace mr::cuda {
 
@@ -43,17 +44,31 @@ struct GemvAsyncMma {
     }
   }
 
-  // Unit u of the stage: float weights, or quantised ones that are rounded to f16.
+  // Unit u of the stage: float weights, or quantised ones that are rounded to f16. A unit of MXFP4 is unpacked as a whole.
   __device__ __forceinline__ void multiply_unit(Sums& acc, const GroupHeader<T> (&headers)[S::panels], uint32_t weights, uint32_t tokens,
                                                 int32_t u) const {
-    std::conditional_t<Format<T>::is_float, NoUnit, RoundedUnit<T>> units[S::panels];
+    if constexpr (T == kMXFP4) {
+      uint32_t b[2][4];
+      load_matrices(b[0], tokens);
+      load_matrices(b[1], tokens + 64);
 #pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r) {
-      const uint32_t panel = weights + r * Layout::panel_stage;
-      units[r].begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), panel + Layout::scales_at(u), headers[r], lane);
+      for (int32_t r = 0; r < S::panels; ++r) {
+        const uint32_t panel = weights + r * Layout::panel_stage;
+        uint32_t a[4][4];
+        take_mxfp4_unit(a, panel + Layout::quants_at(u), panel + Layout::scales_at(u), lane);
+#pragma unroll
+        for (int32_t step = 0; step < 4; ++step) mma16816<E>(acc[r], a[step], b[step / 2][step % 2 * 2], b[step / 2][step % 2 * 2 + 1]);
+      }
+    } else {
+      std::conditional_t<Format<T>::is_float, NoUnit, RoundedUnit<T>> units[S::panels];
+#pragma unroll
+      for (int32_t r = 0; r < S::panels; ++r) {
+        const uint32_t panel = weights + r * Layout::panel_stage;
+        units[r].begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), panel + Layout::scales_at(u), headers[r], lane);
+      }
+      multiply_half<0>(acc, units, weights + Layout::quants_at(u), tokens);
+      multiply_half<1>(acc, units, weights + Layout::quants_at(u), tokens + 64);
     }
-    multiply_half<0>(acc, units, weights + Layout::quants_at(u), tokens);
-    multiply_half<1>(acc, units, weights + Layout::quants_at(u), tokens + 64);
   }
 
   struct NoUnit {

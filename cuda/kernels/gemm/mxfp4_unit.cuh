@@ -21,12 +21,14 @@ __device__ __forceinline__ void take_mxfp4_unit(uint32_t (&a)[4][4], uint32_t qu
   quants.take<3>(a[3]);
   const uint32_t exponents = load_shared4(scales_address + exponent_at(lane >> 2, 0));
   if (!__any_sync(0xffffffffu, !single_powers(exponents))) {
+    // In each byte the upper byte of the power's f16 number: its five exponent bits are at bit 2.
+    const uint32_t powers = (exponents - 98 * 0x01010101u) << 2;
 #pragma unroll
     for (int32_t step = 0; step < 4; ++step)
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) {
-        const uint32_t exponent = exponents >> (i % 2 * 16 + step / 2 * 8) & 255;
-        a[step][i] = times(a[step][i], (exponent - 98) * twice(0x0400u));
+        const uint32_t byte = i % 2 * 2 + step / 2;
+        a[step][i] = times(a[step][i], __byte_perm(powers, 0, byte << 12 | 4 << 8 | byte << 4 | 4));
       }
   } else {
     UnitScales<kMXFP4> scales;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/cpptest/reference.h"
+#include "kernels/gemm/mxfp4_unit.cuh"
 #include "kernels/gemm/repack.h"
 
 namespace mr::cuda {
@@ -116,6 +117,32 @@ void expect_rounded_as(int32_t type) {
 }
 
 TEST_P(EmulatedFragments, HoldEveryWeightRounded) { expect_rounded_as(GetParam()); }
+
+// take_mxfp4_unit gives the fragments of RoundedUnit for every exponent of a block, in all blocks of a unit or in one alone.
+TEST(EmulatedMxfp4, OneProductHasTheBitsOfTwo) {
+  constexpr uint32_t kBlocks = 2 * kPanelRows, kExponents = kSharedStart + Format<kMXFP4>::f.quants;
+  std::mt19937 random(31);
+  for (uint32_t exponent = 0; exponent < 256; ++exponent) {
+    for (const bool alone : {false, true}) {
+      for (uint32_t at = kSharedStart; at < kExponents; at += 4) store_shared4(at, static_cast<uint32_t>(random()));
+      uint8_t exponents[kBlocks];
+      memset(exponents, static_cast<int>(alone ? 120 : exponent), kBlocks);
+      exponents[random() % kBlocks] = static_cast<uint8_t>(exponent);
+      memcpy(shared_at(kExponents), exponents, kBlocks);
+      int32_t different = 0;
+      EXPECT_EQ(emulated::run_grid(dim3(1), dim3(32), [&] {
+        const int32_t lane = static_cast<int32_t>(threadIdx.x);
+        uint32_t got[4][4], want[4][4];
+        take_mxfp4_unit(got, kSharedStart, kExponents, lane);
+        RoundedUnit<kMXFP4> unit;
+        unit.begin(kSharedStart, 0, kExponents, GroupHeader<kMXFP4>{}, lane);
+        unit.take_all(want);
+        different += memcmp(got, want, sizeof got) != 0 ? 1 : 0;
+      }), cudaSuccess);
+      ASSERT_EQ(different, 0) << "lanes, exponent " << exponent << (alone ? " of one block" : "");
+    }
+  }
+}
 
 }  // namespace
 }  // namespace mr::cuda
