@@ -242,7 +242,8 @@ TEST_P(ExpertGemm, ABranchOfOneRowHasTheBitsOfItsParts) {
   if (call().kind == GemmClass::kPrefill) GTEST_SKIP() << "of the decode class";
   std::mt19937 random(15);
   const int64_t rows = 37;
-  for (const int64_t cols : {block() == 1 ? 75 : block(), block() == 1 ? 330 : 3 * block()}) {
+  // With the most columns a warp has more of five experts than its stages hold.
+  for (const int64_t cols : {block() == 1 ? 75 : block(), block() == 1 ? 330 : 3 * block(), block() == 1 ? int64_t{1100} : int64_t{2304}}) {
     const int64_t stride = round_up(cols, 8) + 8, out_stride = 40;
     const Stack down(type(), rows, cols, 6, random);
     const std::vector<float> bias = normals(6 * rows, 1, random), weights = normals(6, 1, random), x = normals(rows, 1, random);

@@ -78,9 +78,9 @@ cudaError_t prepare_expert_gemms();
 cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on);
 
 // RowBranch is the branch of a single row: sum over its experts, by ascending id, of weight * (y + bias), plus the shared expert's y times
-// its weight, as launch_combine computes it (combine.h) where the branch has no norm. With a shared expert the kernel reads the plan
-// and the inputs of down before its dependency wait: at least one kernel that is not short (launch.h), such as the GEMM that computes y,
-// lies between it and the kernels that wrote them.
+// its weight, as launch_combine computes it (combine.h) where the branch has no norm. The kernel reads the plan before its dependency wait,
+// and with a shared expert the inputs of down too: at least one kernel that is not short (launch.h) lies between it and the kernels that
+// wrote these, such as gate and up, and the GEMM that computes y.
 struct RowBranch {
   const float* weights = nullptr;  // (pairs)
   const float* bias = nullptr;     // (experts, rows of the weight), or null

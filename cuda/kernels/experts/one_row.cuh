@@ -9,9 +9,9 @@
 // a block. Slices are those of few_rows.cuh and are added in the same order, and the sum over experts is that of combine.cu, so the row
 // has the bits that it has among others.
 //
-// A shared expert has a GEMM before each kernel, and few bytes. one_row_branch then requests weights and inputs before the dependency
-// wait, because the kernels that wrote them have ended (launch.h, 4), and its loads overlap that GEMM. So does one_row_gated if `ahead`
-// is set.
+// one_row_branch requests weights before the dependency wait, while gate and up still run: the kernel that wrote the plan has ended
+// (launch.h, 4). A shared expert has a GEMM before each kernel, and few bytes. Then one_row_branch requests inputs before the wait too, and
+// so does one_row_gated with its operands if `ahead` is set.
 #pragma once
 
 #include "kernels/experts/gated.cuh"
@@ -176,13 +176,15 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(con
     grid_wait();
     grid_trigger();
   }
-  const int32_t panels = p.targets[0].panels, items = __ldcg(g.plan.tile_count) * panels;
+  // The plan has room for every pair, so a block may read the expert of its first item before it knows the number of tiles.
+  const int32_t panels = p.targets[0].panels, first_pair = static_cast<int32_t>(blockIdx.x) / panels;
+  const int32_t first_expert = one_row_expert(g, first_pair, g.ahead), items = __ldcg(g.plan.tile_count) * panels;
   if (static_cast<int32_t>(blockIdx.x) >= items) {
     if (g.ahead) grid_wait();
     return;
   }
   row.copy_inputs(inputs, 1, row.row_bytes());
-  const auto expert_of = [&](int32_t pair) { return one_row_expert(g, pair, g.ahead); };
+  const auto expert_of = [&](int32_t pair) { return pair == first_pair ? first_expert : one_row_expert(g, pair, g.ahead); };
   const auto item_of = [&](int32_t n) { return static_cast<int32_t>(blockIdx.x) + n / 2 * static_cast<int32_t>(gridDim.x); };
   row.stream(
       [&](int32_t n, typename Row::Segment& s) {
@@ -233,18 +235,14 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
   const int32_t panel = static_cast<int32_t>(blockIdx.x);
   const uint32_t inputs = shared_address(memory) + Row::stage_bytes;
   const Row row{p, warp, lane, shared_address(memory) + warp * Row::stages * Row::stage};
-  const bool ahead = b.shared != nullptr;
-  if (!ahead) {
-    grid_wait();
-    grid_trigger();
-  }
+  const bool inputs_ahead = b.shared != nullptr;
   const int32_t used = __ldcg(g.plan.tile_count);
   if (used == 0) {  // padding
-    if (ahead) grid_wait();
+    grid_wait();
     return;
   }
   const int32_t row_bytes = row.row_bytes();
-  row.copy_inputs(inputs, used, row_bytes);
+  if (inputs_ahead) row.copy_inputs(inputs, used, row_bytes);
   // A thread has an output of an expert.
   const int32_t thread = warp * 32 + lane, local = thread % kPanelRows, expert = thread / kPanelRows, at = panel * kPanelRows + local;
   const bool inside = at < p.targets[0].rows;
@@ -254,23 +252,27 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
       [&](int32_t n, typename Row::Segment& s) {
         if (n >= used) return false;
         const int32_t slice = warp * used + n, pair = slice / kSlices;
-        const uint8_t* const data = p.targets[0].data + one_row_expert(g, pair, ahead) * g.matrix_bytes + panel * p.panel_bytes;
+        const uint8_t* const data = p.targets[0].data + one_row_expert(g, pair, true) * g.matrix_bytes + panel * p.panel_bytes;
         s = row.segment(data, slice % kSlices, inputs + pair * row_bytes + (lane >> 3) * 16);
         return true;
       },
       [&] {
-        if (ahead) {
-          grid_wait();
-          grid_trigger();
+        if (b.bias != nullptr && expert < used && inside)
+          bias = b.bias[static_cast<int64_t>(one_row_expert(g, expert, true)) * p.targets[0].rows + at];
+        grid_wait();
+        grid_trigger();
+        if (!inputs_ahead) {
+          row.copy_inputs(inputs, used, row_bytes);
+          copies_commit();
         }
         if (expert < used && inside) {
           weight = __ldcg(b.weights + expert);
-          if (b.bias != nullptr) bias = b.bias[static_cast<int64_t>(one_row_expert(g, expert, ahead)) * p.targets[0].rows + at];
           if (expert == 0 && b.branch == nullptr) before = __ldcg(b.x + at);
           if (expert == 0 && b.shared != nullptr) shared = __ldcg(b.shared + at);
           if (expert == 0 && b.shared_weight != nullptr) shared_weight = __ldcg(b.shared_weight);
         }
-        copies_wait<Row::stages - 2>();
+        if (inputs_ahead) copies_wait<Row::stages - 2>();
+        else copies_wait<0>();
         __syncthreads();
       },
       [&](int32_t n, const float (&acc)[4]) { row.put(sums[warp * used + n], acc); });
