@@ -32,8 +32,8 @@ int32_t first_key(const PrefillTile& t, bool split, int32_t window) {
 
 // Returns whether it is faster to widen `blocks` KV blocks ahead than in each block of the attention kernel. Times are those of an
 // H200. There each key of 128 dims that a block walks over took 19 to 21.5 ns longer with 8 bits than with 16 in prompts of 512 to 16384
-// tokens, 20.8 in one of 4096. An element of a key and one of a value move 6 bytes together, at 4 TB/s (128 rows after 100 000 keys), and are read again
-// at the speed of a cache of 16 bits. Of 512 tokens the launch took 2.5 us, so widening ahead pays from about 130 tokens.
+// tokens, 20.8 in one of 4096. An element of a key and one of a value move 6 bytes together, at 4 TB/s (128 rows after 100 000 keys), and
+// are read again at the speed of a cache of 16 bits. Of 512 tokens the launch took 2.5 us, so widening ahead pays from about 130 tokens.
 bool widening_pays(const std::vector<Draft>& drafts, int64_t blocks, const PrefillWork& work) {
   const PrefillWide& w = work.wide;
   int64_t longest = 0, all = 0;

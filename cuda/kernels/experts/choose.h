@@ -1,4 +1,4 @@
-// choose: what precedes the grouped GEMMs of few rows, in one launch: the router, the choice of experts, their plan, the norm of the
+// choose: one launch before the grouped GEMMs of few rows: the router, the choice of experts, their plan, the norm of the
 // experts' inputs, and the weight of the shared expert. All have the bits of launch_router, launch_route, launch_plan_experts,
 // launch_rms_norm and launch_combine.
 #pragma once
