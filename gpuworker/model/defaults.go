@@ -35,12 +35,13 @@ func DefaultSequences(info engine.DeviceInfo) int {
 }
 
 // DefaultStepTarget is the wanted length of a step with prompts and decoding sequences, each of
-// which waits for all of it. In a shorter step of a CPU, reading the weights would dominate.
+// which waits for all of it. In a shorter step, reading the weights would dominate: on a CPU for any
+// model, on a GPU for a mixture of experts.
 func DefaultStepTarget(info engine.DeviceInfo) time.Duration {
 	if info.Kind == "cpu" {
 		return 250 * time.Millisecond
 	}
-	return 40 * time.Millisecond
+	return 50 * time.Millisecond
 }
 
 // DefaultSwapSpace is the host memory in bytes for blocks of preempted sequences. On a CPU the KV

@@ -27,15 +27,15 @@ func TestDefaultsFollowTheDevice(t *testing.T) {
 		batched   int
 	}{
 		"a CPU":                         {"cpu", 1 << 40, 16, 250 * time.Millisecond, -1, 512},
-		"a large GPU":                   {"cuda", 40e9, 256, 40 * time.Millisecond, 4 << 30, 4096},
-		"a GPU below that":              {"cuda", 40e9 - 1, 64, 40 * time.Millisecond, 4 << 30, 4096},
-		"a stand-in for a large GPU":    {"sim", 80 << 30, 256, 40 * time.Millisecond, -1, 512},
-		"a stand-in for a smaller one":  {"sim", 16 << 30, 64, 40 * time.Millisecond, -1, 512},
-		"a GPU with hardly any memory":  {"cuda", 1, 64, 40 * time.Millisecond, 4 << 30, 4096},
+		"a large GPU":                   {"cuda", 40e9, 256, 50 * time.Millisecond, 4 << 30, 4096},
+		"a GPU below that":              {"cuda", 40e9 - 1, 64, 50 * time.Millisecond, 4 << 30, 4096},
+		"a stand-in for a large GPU":    {"sim", 80 << 30, 256, 50 * time.Millisecond, -1, 512},
+		"a stand-in for a smaller one":  {"sim", 16 << 30, 64, 50 * time.Millisecond, -1, 512},
+		"a GPU with hardly any memory":  {"cuda", 1, 64, 50 * time.Millisecond, 4 << 30, 4096},
 		"a CPU with hardly any memory":  {"cpu", 1, 16, 250 * time.Millisecond, -1, 512},
-		"a stand-in for the largest":    {"sim", 1 << 50, 256, 40 * time.Millisecond, -1, 512},
-		"a GPU of 80 GB, half of it":    {"cuda", 40 << 30, 256, 40 * time.Millisecond, 4 << 30, 4096},
-		"a GPU of 80 GB, a third of it": {"cuda", 26 << 30, 64, 40 * time.Millisecond, 4 << 30, 4096},
+		"a stand-in for the largest":    {"sim", 1 << 50, 256, 50 * time.Millisecond, -1, 512},
+		"a GPU of 80 GB, half of it":    {"cuda", 40 << 30, 256, 50 * time.Millisecond, 4 << 30, 4096},
+		"a GPU of 80 GB, a third of it": {"cuda", 26 << 30, 64, 50 * time.Millisecond, 4 << 30, 4096},
 	} {
 		t.Run(name, func(t *testing.T) {
 			info := engine.DeviceInfo{Kind: tc.kind, BytesTotal: tc.memory}
