@@ -54,7 +54,7 @@ class Guarded {
   }
   template <class T>
   explicit Guarded(const std::vector<T>& values) : Guarded(values.size() * sizeof(T)) {
-    EXPECT_EQ(cudaMemcpy(data(), values.data(), bytes_, cudaMemcpyHostToDevice), cudaSuccess);
+    write(values);
   }
   ~Guarded() { cudaFree(data_); }
   Guarded(const Guarded&) = delete;
@@ -63,6 +63,13 @@ class Guarded {
   uint8_t* data() const { return static_cast<uint8_t*>(data_) + kGuard; }
   template <class T>
   T* as() const { return reinterpret_cast<T*>(data()); }
+
+  // Replaces the bytes.
+  template <class T>
+  void write(const std::vector<T>& values) {
+    ASSERT_EQ(values.size() * sizeof(T), bytes_);
+    EXPECT_EQ(cudaMemcpy(data(), values.data(), bytes_, cudaMemcpyHostToDevice), cudaSuccess);
+  }
 
   // Returns the bytes; fails if a guard has changed.
   template <class T>

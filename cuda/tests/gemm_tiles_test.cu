@@ -1,5 +1,7 @@
 // Every kernel that a GEMM's size may select gives the bits that a token gets alone, also if a block processes several
 // tiles.
+#include <array>
+
 #include "kernels/elementwise.h"
 #include "kernels/gemm/input_sums.h"
 #include "kernels/gemm/m128_wgmma.h"
@@ -61,19 +63,12 @@ class Tiles : public testing::TestWithParam<int32_t> {
   template <class Launch>
   std::vector<uint8_t> outputs(int32_t piece, Launch&& launch) {
     const int64_t stride = width_ + gap_;
-    std::vector<uint8_t> bytes(static_cast<size_t>(args_.tokens * stride * element_), 0x3c);
-    for (int32_t token = 0; token < args_.tokens && element_ == 4; ++token) {
-      for (int64_t i = 0; i < width_; ++i) {
-        const float number = static_cast<float>((token * width_ + i) * 2654435761 % 4093) * 0x1p-12f;
-        std::memcpy(&bytes[static_cast<size_t>((token * stride + i) * 4)], &number, 4);
-      }
-    }
-    Guarded out(bytes);
+    start();
     for (int32_t first = 0; first < args_.tokens; first += piece) {
       GemmArgs a = args_;
       a.tokens = std::min(piece, args_.tokens - first);
       a.x = static_cast<const uint16_t*>(args_.x) + first * args_.x_stride;
-      uint8_t* at = out.data() + first * stride * element_;
+      uint8_t* at = out_->data() + first * stride * element_;
       for (int32_t i = 0; i < a.count; ++i) {
         a.targets[i].out = a.epilogue == Epilogue::kSwiGLU && i == 1 ? nullptr : at;
         a.targets[i].out_stride = stride;
@@ -81,9 +76,10 @@ class Tiles : public testing::TestWithParam<int32_t> {
       }
       EXPECT_EQ(launch(a), cudaSuccess);
     }
-    bytes = out.read<uint8_t>();
+    const std::vector<uint8_t> bytes = out_->read<uint8_t>();
     EXPECT_EQ(semaphores_.read<uint32_t>(), std::vector<uint32_t>(kGemmSemaphores));
     std::vector<uint8_t> rows;
+    rows.reserve(static_cast<size_t>(args_.tokens * width_ * element_));
     for (int64_t token = 0; token < args_.tokens; ++token) {
       const auto row = bytes.begin() + token * stride * element_, gap = row + width_ * element_;
       rows.insert(rows.end(), row, gap);
@@ -198,6 +194,28 @@ class Tiles : public testing::TestWithParam<int32_t> {
   std::unique_ptr<Guarded> x_, input_sums_;
   Guarded semaphores_{kGemmSemaphores * sizeof(uint32_t), 0};
   int64_t width_ = 0, element_ = 0, gap_ = 0;
+  std::array<int64_t, 4> started_{};  // what start_ is for: tokens, width_, gap_ and element_
+  std::vector<uint8_t> start_;
+  std::unique_ptr<Guarded> out_;
+
+  // Gives out_ what outputs start as. Most launches of a test have the same, which takes longer to make than to copy.
+  void start() {
+    const int64_t stride = width_ + gap_;
+    const std::array<int64_t, 4> wanted{args_.tokens, width_, gap_, element_};
+    if (started_ == wanted) {
+      out_->write(start_);
+      return;
+    }
+    started_ = wanted;
+    start_.assign(static_cast<size_t>(args_.tokens * stride * element_), 0x3c);
+    for (int32_t token = 0; token < args_.tokens && element_ == 4; ++token) {
+      for (int64_t i = 0; i < width_; ++i) {
+        const float number = static_cast<float>((token * width_ + i) * 2654435761 % 4093) * 0x1p-12f;
+        std::memcpy(&start_[static_cast<size_t>((token * stride + i) * 4)], &number, 4);
+      }
+    }
+    out_ = std::make_unique<Guarded>(start_);
+  }
 
  protected:
   GemmArgs args_;
