@@ -35,8 +35,8 @@ func DefaultSequences(info engine.DeviceInfo) int {
 }
 
 // DefaultStepTarget is the wanted length of a step with prompts and decoding sequences, each of
-// which waits for all of it. In a shorter step, reading the weights would dominate: on a CPU for any
-// model, on a GPU for a mixture of experts.
+// which waits for all of it. In a shorter step, reading the weights would dominate: on a CPU for
+// any model, on a GPU for a mixture of experts.
 func DefaultStepTarget(info engine.DeviceInfo) time.Duration {
 	if info.Kind == "cpu" {
 		return 250 * time.Millisecond

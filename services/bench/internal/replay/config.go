@@ -104,7 +104,7 @@ func (c *Config) device(requests []Request) string {
 // Defaults of a worker on a GPU, and the smallest --step-target of a worker.
 const (
 	batchedTokens   = 4096
-	stepTarget      = 40 * time.Millisecond
+	stepTarget      = 50 * time.Millisecond
 	leastStepTarget = time.Millisecond
 )
 

@@ -201,7 +201,7 @@ func TestDeviceFollowsFromTheLoad(t *testing.T) {
 	// 0.7 of 8 workers over 10 s are 56 s for 2000 tokens: 28 ms each; 8 of them a tenth as long.
 	require.Equal(t, 28*time.Millisecond, c.prefill(requests))
 	require.Equal(t, "sim:step=16ms,prefill=22.4ms,decode=0s", c.device(requests))
-	require.Equal(t, []string{"--max-batched-tokens", "512", "--step-target", "4ms"}, c.workerFlags())
+	require.Equal(t, []string{"--max-batched-tokens", "512", "--step-target", "5ms"}, c.workerFlags())
 	require.Equal(t, 102400, c.cacheTokens())
 }
 
