@@ -125,11 +125,12 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Ch
     else norm_row<__nv_bfloat16, whole>(a.norm, row);
     return;
   }
-  router_block<T, 1, kWarps, whole>(a.router);  // whose logits the first warp has written
+  const bool padding = __ldcg(a.route.slot + row) < 0;  // which the row's last block needs at once
+  router_block<T, 1, kWarps, whole>(a.router);          // whose logits the first warp has written
   if (threadIdx.x < 32) {
     bool last = ends_last(a.route.plan.done + row, panels);
     if (last) {
-      route_row<256>(a.route, row, dynamic_memory());  // 512 would need more registers than two blocks of an SM leave
+      route_row<256>(a.route, row, padding, dynamic_memory());  // 512 would need more registers than two blocks of an SM leave
       last = a.route.rows > 1 && ends_last(a.route.plan.done + kMostChosenRows, a.route.rows);
     }
     if (threadIdx.x == 0) plans = last;

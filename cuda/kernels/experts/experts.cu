@@ -102,8 +102,8 @@ const PreparedGrouped* kernel_of(const ExpertGemmArgs& args, GroupedForm form) {
 
 // Returns whether the device holds a block of a kernel of a single row with its inputs.
 bool one_row_fits(const PreparedGrouped& k, const ExpertGemmArgs& args) {
-  return args.rows == 1 && args.kind == GemmClass::kDecode && k.tiles_at_once > 0 &&
-         k.shared_bytes + one_row_input_bytes(args) <= k.most_shared;
+  return args.rows == 1 && args.kind == GemmClass::kDecode && k.tiles_at_once > 0 && args.pairs <= kMostGatedExperts &&
+         k.shared_bytes + one_row_bytes(args) <= k.most_shared;
 }
 
 cudaError_t launch_kernel(const PreparedGrouped& k, dim3 grid, int32_t shared_bytes, void** arguments, const Stream& on) {
@@ -184,7 +184,7 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
     void* arguments[] = {&p};
     const int64_t items = int64_t{args.pairs} * panels_of(args);
     return launch_kernel(gated, dim3(static_cast<unsigned>(std::min<int64_t>(items, gated.tiles_at_once))),
-                         gated.shared_bytes + one_row_input_bytes(args), arguments, on);
+                         gated.shared_bytes + one_row_bytes(args), arguments, on);
   }
   if (args.kind == GemmClass::kPrefill) {
     if (args.tile > kManyTile && runs(GroupedForm::kManyWgmma)) return launch_expert_gemm_as(GroupedForm::kManyWgmma, args, on);
@@ -203,7 +203,7 @@ cudaError_t launch_expert_gemm(const ExpertGemmArgs& args, const Stream& on) {
 }
 
 bool expert_branch_supported(const ExpertGemmArgs& args) {
-  if (!valid(args) || args.rows != 1 || args.count != 1 || args.pairs > kMostRowExperts) return false;
+  if (!valid(args) || args.rows != 1 || args.count != 1 || args.pairs > kMostBranchExperts) return false;
   const PreparedGrouped* const kernel = kernel_of(args, GroupedForm::kOneBranch);
   return kernel != nullptr && one_row_fits(*kernel, args);
 }
@@ -215,7 +215,7 @@ cudaError_t launch_expert_branch(const ExpertGemmArgs& args, const RowBranch& br
   RowBranch b = branch;
   void* arguments[] = {&p, &b};
   const dim3 grid(static_cast<unsigned>(panels_of(args)));
-  return launch_kernel(kernel, grid, kernel.shared_bytes + one_row_input_bytes(args), arguments, on);
+  return launch_kernel(kernel, grid, kernel.shared_bytes + one_row_bytes(args), arguments, on);
 }
 
 }  // namespace mr::cuda

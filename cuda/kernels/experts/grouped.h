@@ -108,13 +108,17 @@ inline int64_t decode_items(const ExpertGemmArgs& args, int32_t parts, int32_t p
   return int64_t{tiles_of(args)} * parts * ((panels_of(args) + panels_an_item - 1) / panels_an_item);
 }
 
-// Bytes of shared memory that the rows of x take in the kernels of a single row, besides their stages.
-inline int32_t one_row_input_bytes(const ExpertGemmArgs& args) {
+// Bytes of shared memory of an expert's sums and outputs in one_row_branch.
+constexpr int32_t kBranchSums = (kSlices + 1) * kPanelRows * static_cast<int32_t>(sizeof(float));
+
+// Bytes of shared memory that the kernels of a single row need after their stages: the rows of x, and the sums of one_row_branch.
+inline int32_t one_row_bytes(const ExpertGemmArgs& args) {
   const WeightFormat& format = kWeightFormats[weight_format_index(args.targets[0].weight.type)];
   const int64_t group_cols = kUnitCols * format.units, cols = (args.targets[0].weight.cols + group_cols - 1) / group_cols * group_cols;
-  return static_cast<int32_t>(std::min<int64_t>(cols * 2 * (args.count == 2 ? 1 : args.pairs), INT32_MAX / 2));
+  return static_cast<int32_t>(std::min<int64_t>(args.count == 2 ? cols * 2 : args.pairs * (cols * 2 + kBranchSums), INT32_MAX / 2));
 }
-constexpr int32_t kMostRowExperts = 16;  // of kOneBranch
+// Most experts of a row: a lane has one, and in kOneBranch 16 threads.
+constexpr int32_t kMostGatedExperts = 32, kMostBranchExperts = 16;
 
 inline int32_t many_rows_parts(const ExpertGemmArgs& args) { return (args.tile + kManyTile - 1) / kManyTile; }
 inline dim3 many_rows_grid(const ExpertGemmArgs& args, int32_t panels_a_block) {

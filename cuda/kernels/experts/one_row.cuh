@@ -6,8 +6,8 @@
 //
 // A warp streams weights alone through stages of its own. Its slices follow one another in them, so that most of what a block reads is
 // in flight at once: an item has few bytes, and its time is that of a round trip to memory. Inputs are copied to shared memory once for
-// a block. Slices are those of few_rows.cuh and are added in the same order, and the sum over experts is that of combine.cu, so the row
-// has the bits that it has among others.
+// a block, and a lane keeps the expert of a pair, so that the next address needs no load. Slices are those of few_rows.cuh and are added in
+// the same order, and the sum over experts is that of combine.cu, so the row has the bits that it has among others.
 //
 // one_row_branch requests weights before the dependency wait, while gate and up still run: the kernel that wrote the plan has ended
 // (launch.h, 4). A shared expert has a GEMM before each kernel, and few bytes. Then one_row_branch requests inputs before the wait too, and
@@ -20,29 +20,23 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kOneRowBlocks = 2;  // of an SM
+constexpr int32_t kBranchBlocks = 2;  // of an SM
 
-template <int32_t T, class A>
+// blocks: of an SM.
+template <int32_t T, class A, int32_t blocks>
 struct OneRow {
   static constexpr WeightFormat f = Format<T>::f;
   // Units of a stage, which is contiguous in a panel: a group, or as many as have about 2 KiB.
   static constexpr int32_t unit = f.quants + f.high + f.scales, fit = 2304 / unit;
   static constexpr int32_t units = f.units > 1 ? f.units : fit > 4 ? 4 : fit < 1 ? 1 : fit;
-  using Shape = GemvShape<1, 1, units, kOneRowBlocks>;
+  using Shape = GemvShape<1, 1, units, blocks>;
   using Pipeline = GemvAsyncPipeline<T, A, Shape>;
   using Mma = GemvAsyncMma<T, A, Shape>;
   using Layout = typename Pipeline::Layout;
   static constexpr int32_t stage = f.units > 1 ? Format<T>::group_bytes : units * unit;
-  // As many stages of all warps as let the blocks of an SM have 24 KiB each for inputs.
-  static constexpr int32_t room = 88 << 10, fitting = room / (kSlices * stage), stages = fitting > 8 ? 8 : fitting < 2 ? 2 : fitting;
-  static constexpr int32_t stage_bytes = kSlices * stages * stage;
-
-  // Segment is a slice of a panel: where it begins, how many units it has, and the shared memory address of their inputs.
-  struct Segment {
-    const uint8_t* from;
-    int32_t units;
-    uint32_t inputs;
-  };
+  // As many stages of all warps as leave two blocks of an SM 25 KiB each for inputs and sums, and three blocks 11 KiB.
+  static constexpr int32_t room = (blocks == 2 ? 88 : 64) << 10, fitting = room / (kSlices * stage);
+  static constexpr int32_t stages = fitting > 8 ? 8 : fitting < 2 ? 2 : fitting, stage_bytes = kSlices * stages * stage;
 
   const GemvParams& p;
   int32_t warp, lane;
@@ -53,17 +47,24 @@ struct OneRow {
 
   __device__ __forceinline__ int32_t begin_of(int32_t slice) const { return p.groups * slice / kSlices * f.units; }
 
-  // Slice `slice` of a panel, whose row of inputs lies at `inputs`.
-  __device__ __forceinline__ Segment segment(const uint8_t* panel, int32_t slice, uint32_t inputs) const {
+  __device__ __forceinline__ int32_t units_of(int32_t slice) const { return begin_of(slice + 1) - begin_of(slice); }
+
+  // Bytes from the beginning of a panel to a slice.
+  __device__ __forceinline__ int64_t skip_to(int32_t slice) const {
     const int32_t begin = begin_of(slice);
-    const int64_t skip = f.units > 1 ? int64_t{begin / f.units} * Format<T>::group_bytes : int64_t{begin} * unit;
-    return {panel + skip, begin_of(slice + 1) - begin, inputs + begin * (kUnitCols * 2)};
+    return f.units > 1 ? int64_t{begin / f.units} * Format<T>::group_bytes : int64_t{begin} * unit;
   }
 
-  // Copies a stage's weights, from unit `unit` of a segment on.
-  __device__ __forceinline__ void fill(const Segment& s, int32_t at, int32_t stage_index) const {
-    const int32_t bytes = f.units > 1 ? stage : min(units, s.units - at) * unit;
-    const uint8_t* const from = s.from + (f.units > 1 ? at / f.units * stage : at * unit);
+  // The lane's share of the experts of a row, of up to 32 pairs.
+  __device__ __forceinline__ int32_t request_expert(const GroupedParams& g) const {
+    return lane < p.tokens * g.x_share ? __ldcg(&g.plan.tiles[lane].expert) : 0;
+  }
+  __device__ __forceinline__ static int32_t expert_of(int32_t own, int32_t pair) { return __shfl_sync(0xffffffffu, own, pair); }
+
+  // Copies a stage's weights, from unit `at` of a slice on, which has `count` units and begins at `from`.
+  __device__ __forceinline__ void fill(const uint8_t* from, int32_t count, int32_t at, int32_t stage_index) const {
+    const int32_t bytes = f.units > 1 ? stage : min(units, count - at) * unit;
+    from += f.units > 1 ? at / f.units * stage : at * unit;
     const uint32_t to = shared + stage_index * stage;
 #pragma unroll
     for (int32_t c = 0; c < stage; c += 512) {
@@ -88,23 +89,25 @@ struct OneRow {
     }
   }
 
-  // Multiplies the segments of this warp, which `at(n, segment)` gives until it returns false, and calls ended(n, sums) after each.
-  // begin() runs once after the first stages are requested.
-  template <class At, class Begin, class Ended>
-  __device__ __forceinline__ void stream(At&& at, Begin&& begin, Ended&& ended) const {
-    Segment next;
-    int32_t index = 0, done = 0, stage_index = 0, free_stage = stages - 1;
-    bool more = at(0, next);
+  // Multiplies the slices of this warp, and calls ended(walk, sums) after each. begin() runs once after the first stages are requested.
+  // A walk is at a slice: valid() says whether there is one, units() has its number, which may be 0, weights() and inputs() its addresses,
+  // and advance() goes to the next.
+  template <class Walk, class Begin, class Ended>
+  __device__ __forceinline__ void stream(const Walk& first, Begin&& begin, Ended&& ended) const {
+    Walk next = first;
+    const uint8_t* from = nullptr;
+    int32_t done = 0, stage_index = 0, free_stage = stages - 1;
     const auto skip_empty = [&] {
-      while (more && next.units == 0) more = at(++index, next);
+      while (next.valid() && next.units() == 0) next.advance();
     };
     const auto request = [&](int32_t to) {
-      if (more) {
-        fill(next, done, to);
+      if (next.valid()) {
+        if (done == 0) from = next.weights();
+        fill(from, next.units(), done, to);
         done += units;
-        if (done >= next.units) {
+        if (done >= next.units()) {
           done = 0;
-          more = at(++index, next);
+          next.advance();
           skip_empty();
         }
       }
@@ -114,30 +117,32 @@ struct OneRow {
 #pragma unroll 1
     for (int32_t s = 0; s < stages - 1; ++s) request(s);
     begin();
-    Segment own;
 #pragma unroll 1
-    for (int32_t n = 0; at(n, own); ++n) {
+    for (Walk own = first; own.valid(); own.advance()) {
       float acc[1][4] = {};
 #pragma unroll 1
-      for (int32_t unit_at = 0; unit_at < own.units; unit_at += units) {
+      for (int32_t at = 0; at < own.units(); at += units) {
         copies_wait<stages - 2>();
         __syncwarp();
         request(free_stage);
-        multiply(acc, own.units - unit_at, shared + stage_index * stage, own.inputs + unit_at * (kUnitCols * 2));
+        multiply(acc, own.units() - at, shared + stage_index * stage, own.inputs() + at * (kUnitCols * 2));
         free_stage = stage_index;
         stage_index = stage_index + 1 == stages ? 0 : stage_index + 1;
       }
-      ended(n, acc[0]);
+      ended(own, acc[0]);
     }
   }
 
   // Copies rows of inputs to shared memory, one after another, with zeros up to whole units.
   __device__ __forceinline__ void copy_inputs(uint32_t to, int32_t rows, int32_t row_bytes) const {
-    const int32_t pieces = row_bytes / 16;
-    for (int32_t i = warp * 32 + lane; i < rows * pieces; i += kSlices * 32) {
-      const int32_t row = i / pieces, own = i % pieces * 16, left = min(max(p.cols * 2 - own, 0), 16);
-      const uint8_t* const from = static_cast<const uint8_t*>(p.x) + row * p.x_stride * 2;
-      copy16_or_zero(to + row * row_bytes + own, left > 0 ? from + own : from, static_cast<uint32_t>(left));
+    const uint8_t* from = static_cast<const uint8_t*>(p.x);
+#pragma unroll 1
+    for (int32_t r = 0; r < rows; ++r, from += p.x_stride * 2, to += row_bytes) {
+#pragma unroll 1
+      for (int32_t own = (warp * 32 + lane) * 16; own < row_bytes; own += kSlices * 32 * 16) {
+        const int32_t left = min(max(p.cols * 2 - own, 0), 16);
+        copy16_or_zero(to + own, left > 0 ? from + own : from, static_cast<uint32_t>(left));
+      }
     }
   }
 
@@ -157,15 +162,43 @@ struct OneRow {
   }
 };
 
-// Expert of a pair, each of which is a tile of a single row's plan. ahead: the kernel may not have waited yet (launch.h, 5).
-__device__ __forceinline__ int32_t one_row_expert(const GroupedParams& g, int32_t pair, bool ahead) {
-  const int32_t* const expert = &g.plan.tiles[pair].expert;
-  return ahead ? __ldcg(expert) : *expert;
-}
+// GatedWalk goes through a warp's slice of gate and of up, item after item.
+template <class Row>
+struct GatedWalk {
+  const Row& row;
+  const GroupedParams& g;
+  int32_t expert, used;  // request_expert, and the row's experts
+  uint32_t x;            // of the slice
+  int32_t pair = 0, panel = static_cast<int32_t>(blockIdx.x), item = 0;
+  bool up = false;
+
+  __device__ __forceinline__ void carry() {
+    for (; panel >= g.gemm.targets[0].panels; panel -= g.gemm.targets[0].panels) ++pair;
+  }
+  __device__ __forceinline__ bool valid() const { return pair < used; }
+  __device__ __forceinline__ int32_t units() const { return row.units_of(row.warp); }
+  __device__ __forceinline__ uint32_t inputs() const { return x; }
+  __device__ __forceinline__ const uint8_t* weights() const {
+    const uint8_t* const matrix = g.gemm.targets[up ? 1 : 0].data + Row::expert_of(expert, pair) * g.matrix_bytes;
+    return matrix + panel * g.gemm.panel_bytes + row.skip_to(row.warp);
+  }
+  __device__ __forceinline__ void advance() {
+    up = !up;
+    if (up) return;
+    ++item;
+    panel += static_cast<int32_t>(gridDim.x);
+    carry();
+  }
+};
+
+// Three blocks of an SM, if they hold three stages: 384 items of Qwen3-30B then take one turn and not two.
+template <int32_t T, class A>
+constexpr int32_t kGatedBlocks = OneRow<T, A, 3>::fitting >= 3 ? 3 : 2;
 
 template <int32_t T, class A>
-__global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(const __grid_constant__ GroupedParams g) {
-  using Row = OneRow<T, A>;
+__global__ void __launch_bounds__(kSlices * 32, kGatedBlocks<T, A>) one_row_gated(const __grid_constant__ GroupedParams g) {
+  using Row = OneRow<T, A, kGatedBlocks<T, A>>;
+  using Walk = GatedWalk<Row>;
   __shared__ float sums[2][kSlices][2][kPanelRows];
   uint8_t* const memory = dynamic_memory();
   const GemvParams& p = g.gemm;
@@ -176,24 +209,13 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(con
     grid_wait();
     grid_trigger();
   }
-  // The plan has room for every pair, so a block may read the expert of its first item before it knows the number of tiles.
-  const int32_t panels = p.targets[0].panels, first_pair = static_cast<int32_t>(blockIdx.x) / panels;
-  const int32_t first_expert = one_row_expert(g, first_pair, g.ahead), items = __ldcg(g.plan.tile_count) * panels;
-  if (static_cast<int32_t>(blockIdx.x) >= items) {
-    if (g.ahead) grid_wait();
-    return;
-  }
+  const int32_t expert = row.request_expert(g), used = __ldcg(g.plan.tile_count);
   row.copy_inputs(inputs, 1, row.row_bytes());
-  const auto expert_of = [&](int32_t pair) { return pair == first_pair ? first_expert : one_row_expert(g, pair, g.ahead); };
-  const auto item_of = [&](int32_t n) { return static_cast<int32_t>(blockIdx.x) + n / 2 * static_cast<int32_t>(gridDim.x); };
+  Walk walk{row, g, expert, used, inputs + row.begin_of(warp) * (kUnitCols * 2) + (lane >> 3) * 16};
+  walk.carry();
+  float bias[2] = {0, 0};
   row.stream(
-      [&](int32_t n, typename Row::Segment& s) {
-        const int32_t item = item_of(n);
-        if (item >= items) return false;
-        const uint8_t* const data = p.targets[n % 2].data + expert_of(item / panels) * g.matrix_bytes;
-        s = row.segment(data + item % panels * p.panel_bytes, warp, inputs + (lane >> 3) * 16);
-        return true;
-      },
+      walk,
       [&] {
         if (g.ahead) {
           grid_wait();
@@ -202,63 +224,83 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_gated(con
         copies_wait<Row::stages - 2>();  // the inputs are in the first group
         __syncthreads();
       },
-      [&](int32_t n, const float (&acc)[4]) {
-        const int32_t item = item_of(n), buffer = n / 2 % 2;
-        row.put(sums[buffer][warp][n % 2], acc);
-        if (n % 2 == 0) return;
-        const int32_t local = warp * 32 + lane, at = item % panels * kPanelRows + local;
-        const bool stores = local < kPanelRows && at < p.targets[0].rows;
-        const int32_t pair = item / panels;
-        float y[2] = {0, 0};
+      [&](const Walk& at, const float (&acc)[4]) {
+        const int32_t buffer = at.item % 2, output = at.panel * kPanelRows + lane;
+        row.put(sums[buffer][warp][at.up ? 1 : 0], acc);
+        // The warps end items in turn.
+        const bool stores = at.item % kSlices == warp && lane < kPanelRows && output < p.targets[0].rows;
+        const int32_t biased = Row::expert_of(expert, at.pair);
+        if (!at.up) {  // the biases come while up is multiplied
 #pragma unroll
-        for (int32_t r = 0; r < 2; ++r) {
-          const float* const bias = p.targets[r].bias;
-          if (stores && bias != nullptr) y[r] = bias[static_cast<int64_t>(expert_of(pair)) * p.targets[r].rows + at];
+          for (int32_t r = 0; r < 2; ++r) {
+            const float* const from = p.targets[r].bias;
+            if (stores && from != nullptr) bias[r] = from[static_cast<int64_t>(biased) * p.targets[r].rows + output];
+          }
+          return;
         }
         __syncthreads();
         if (!stores) return;
+        float y[2];
 #pragma unroll
-        for (int32_t r = 0; r < 2; ++r) y[r] = Row::add_slices(&sums[buffer][0][r][local], 2 * kPanelRows) * p.x_scale + y[r];
-        static_cast<A*>(p.targets[0].out)[pair * p.targets[0].out_stride + at] =
+        for (int32_t r = 0; r < 2; ++r) y[r] = Row::add_slices(&sums[buffer][0][r][lane], 2 * kPanelRows) * p.x_scale + bias[r];
+        static_cast<A*>(p.targets[0].out)[at.pair * p.targets[0].out_stride + output] =
             ActOps<A>::from(gated_product(g.activation, y[0], y[1]) * p.pair_share);
       });
 }
 
+// BranchWalk goes through a warp's share of the slices of all experts of a panel.
+template <class Row>
+struct BranchWalk {
+  const Row& row;
+  const GroupedParams& g;
+  int32_t expert;    // request_expert
+  uint32_t x;        // inputs of the first expert, of the lane
+  int32_t row_bytes, slice, end;
+
+  __device__ __forceinline__ bool valid() const { return slice < end; }
+  __device__ __forceinline__ int32_t units() const { return row.units_of(slice % kSlices); }
+  __device__ __forceinline__ uint32_t inputs() const {
+    return x + slice / kSlices * row_bytes + row.begin_of(slice % kSlices) * (kUnitCols * 2);
+  }
+  __device__ __forceinline__ const uint8_t* weights() const {
+    return g.gemm.targets[0].data + Row::expert_of(expert, slice / kSlices) * g.matrix_bytes +
+           static_cast<int32_t>(blockIdx.x) * g.gemm.panel_bytes + row.skip_to(slice % kSlices);
+  }
+  __device__ __forceinline__ void advance() { ++slice; }
+};
+
 template <int32_t T, class A>
-__global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(const __grid_constant__ GroupedParams g,
+__global__ void __launch_bounds__(kSlices * 32, kBranchBlocks) one_row_branch(const __grid_constant__ GroupedParams g,
                                                                               const __grid_constant__ RowBranch b) {
-  using Row = OneRow<T, A>;
-  __shared__ float sums[kMostRowExperts * kSlices][kPanelRows], outputs[kMostRowExperts][kPanelRows];
+  using Row = OneRow<T, A, kBranchBlocks>;
+  using Walk = BranchWalk<Row>;
+  static_assert(Row::fitting < 2 || kBranchBlocks * (Row::stage_bytes + 4 * (2880 * 2 + kBranchSums) + 1024) <= 228 << 10,
+                "of four experts with 2 880 columns (gpt-oss) the second block would wait for the first to end");
   uint8_t* const memory = dynamic_memory();
   const GemvParams& p = g.gemm;
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t panel = static_cast<int32_t>(blockIdx.x);
   const uint32_t inputs = shared_address(memory) + Row::stage_bytes;
   const Row row{p, warp, lane, shared_address(memory) + warp * Row::stages * Row::stage};
   const bool inputs_ahead = b.shared != nullptr;
-  const int32_t used = __ldcg(g.plan.tile_count);
+  const int32_t experts = row.request_expert(g), used = __ldcg(g.plan.tile_count);
   if (used == 0) {  // padding
     grid_wait();
     return;
   }
   const int32_t row_bytes = row.row_bytes();
+  float* const sums = reinterpret_cast<float*>(memory + Row::stage_bytes + used * row_bytes);  // (used, kSlices, kPanelRows)
+  float* const outputs = sums + used * (kSlices * kPanelRows);                                 // (used, kPanelRows)
   if (inputs_ahead) row.copy_inputs(inputs, used, row_bytes);
   // A thread has an output of an expert.
-  const int32_t thread = warp * 32 + lane, local = thread % kPanelRows, expert = thread / kPanelRows, at = panel * kPanelRows + local;
+  const int32_t thread = warp * 32 + lane, local = thread % kPanelRows, expert = thread / kPanelRows;
+  const int32_t at = static_cast<int32_t>(blockIdx.x) * kPanelRows + local, biased = Row::expert_of(experts, expert);
   const bool inside = at < p.targets[0].rows;
   float weight = 0, bias = 0, before = 0, shared = 0, shared_weight = 1;
   // A warp has `used` slices of all.
   row.stream(
-      [&](int32_t n, typename Row::Segment& s) {
-        if (n >= used) return false;
-        const int32_t slice = warp * used + n, pair = slice / kSlices;
-        const uint8_t* const data = p.targets[0].data + one_row_expert(g, pair, true) * g.matrix_bytes + panel * p.panel_bytes;
-        s = row.segment(data, slice % kSlices, inputs + pair * row_bytes + (lane >> 3) * 16);
-        return true;
-      },
+      Walk{row, g, experts, inputs + (lane >> 3) * 16, row_bytes, warp * used, (warp + 1) * used},
       [&] {
-        if (b.bias != nullptr && expert < used && inside)
-          bias = b.bias[static_cast<int64_t>(one_row_expert(g, expert, true)) * p.targets[0].rows + at];
+        if (b.bias != nullptr && expert < used && inside) bias = b.bias[static_cast<int64_t>(biased) * p.targets[0].rows + at];
         grid_wait();
         grid_trigger();
         if (!inputs_ahead) {
@@ -275,18 +317,18 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
         else copies_wait<0>();
         __syncthreads();
       },
-      [&](int32_t n, const float (&acc)[4]) { row.put(sums[warp * used + n], acc); });
+      [&](const Walk& own, const float (&acc)[4]) { row.put(sums + own.slice * kPanelRows, acc); });
   __syncthreads();
   if (expert < used) {
     // few_rows.cuh adds a bias of 0 to the outputs of down, and -0 + 0 is 0.
-    float y = Row::add_slices(&sums[expert * kSlices][local], kPanelRows) * p.x_scale + 0.0f;
+    float y = Row::add_slices(sums + expert * (kSlices * kPanelRows) + local, kPanelRows) * p.x_scale + 0.0f;
     if (b.bias != nullptr) y += bias;
-    outputs[expert][local] = y * weight;
+    outputs[expert * kPanelRows + local] = y * weight;
   }
   __syncthreads();
   if (expert != 0 || !inside) return;
-  float sum = outputs[0][local];
-  for (int32_t e = 1; e < used; ++e) sum += outputs[e][local];
+  float sum = outputs[local];
+  for (int32_t e = 1; e < used; ++e) sum += outputs[e * kPanelRows + local];
   if (b.shared != nullptr) sum += shared * shared_weight;
   if (b.branch == nullptr) b.x[at] = before + sum;
   else b.branch[at] = sum;
@@ -294,10 +336,11 @@ __global__ void __launch_bounds__(kSlices * 32, kOneRowBlocks) one_row_branch(co
 
 template <int32_t T, class A>
 GemvKernel one_row_kernel_for(GroupedForm form) {
-  const auto stage_bytes = [](int32_t) -> int32_t { return OneRow<T, A>::stage_bytes; };
-  const bool gated = form == GroupedForm::kOneGated;
-  const auto function = gated ? reinterpret_cast<const void*>(&one_row_gated<T, A>) : reinterpret_cast<const void*>(&one_row_branch<T, A>);
-  return {function, stage_bytes, kSlices * 32, 1, 1};
+  if (form == GroupedForm::kOneGated)
+    return {reinterpret_cast<const void*>(&one_row_gated<T, A>),
+            [](int32_t) -> int32_t { return OneRow<T, A, kGatedBlocks<T, A>>::stage_bytes; }, kSlices * 32, 1, 1};
+  return {reinterpret_cast<const void*>(&one_row_branch<T, A>), [](int32_t) -> int32_t { return OneRow<T, A, kBranchBlocks>::stage_bytes; },
+          kSlices * 32, 1, 1};
 }
 
 // Operands of several terms have no such kernels: few models have them, and other kernels give the same bits.

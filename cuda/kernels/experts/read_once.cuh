@@ -16,7 +16,9 @@ __device__ __forceinline__ int32_t read_once(const ExpertBytes& bytes, int32_t e
 
 // Adds the bytes of this number of experts. One thread of a launch calls it.
 __device__ __forceinline__ void count_read(const ExpertBytes& bytes, int32_t experts) {
-  if (bytes.total != nullptr) *bytes.total += static_cast<uint64_t>(experts) * bytes.each;
+  // An atomic addition, because nothing waits for its result.
+  if (bytes.total != nullptr)
+    atomicAdd(reinterpret_cast<unsigned long long*>(bytes.total), static_cast<unsigned long long>(experts) * bytes.each);
 }
 
 }  // namespace mr::cuda

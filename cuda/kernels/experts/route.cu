@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kMostWarps * 32) route_rows(const __grid_const
   grid_trigger();
   const uint32_t warp = threadIdx.x / 32;
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + warp;
-  if (row < a.rows) route_row(a, row, dynamic_memory() + warp * bytes);
+  if (row < a.rows) route_row(a, row, a.slot[row] < 0, dynamic_memory() + warp * bytes);
 }
 
 }  // namespace

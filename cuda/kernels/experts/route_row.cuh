@@ -24,15 +24,17 @@ struct RouteMemory {
   uint32_t* kept;           // a bit for each expert: whether it is chosen
   float* groups;            // (groups): scores
   float* picked;            // (used): weights of the chosen by ascending id
+  int32_t* chosen;          // (used): their ids
 
   __device__ RouteMemory(void* memory, const mr_experts_desc& e)
       : weights(static_cast<float*>(memory)), scores(weights + e.count), keys(reinterpret_cast<uint32_t*>(scores + e.count)),
-        kept(keys + e.count), groups(reinterpret_cast<float*>(kept + (e.count + 31) / 32)), picked(groups + e.groups) {}
+        kept(keys + e.count), groups(reinterpret_cast<float*>(kept + (e.count + 31) / 32)), picked(groups + e.groups),
+        chosen(reinterpret_cast<int32_t*>(picked + e.used)) {}
 };
 
 // Bytes of a RouteMemory.
 inline size_t route_shared_bytes(const mr_experts_desc& e) {
-  return static_cast<size_t>(3 * e.count + (e.count + 31) / 32 + e.groups + e.used) * sizeof(float);
+  return static_cast<size_t>(3 * e.count + (e.count + 31) / 32 + e.groups + 2 * e.used) * sizeof(float);
 }
 
 __device__ __forceinline__ int32_t route_lane() { return static_cast<int32_t>(threadIdx.x) % 32; }
@@ -263,17 +265,17 @@ __device__ __forceinline__ void choose_few(const mr_experts_desc& e, const Route
 }
 
 // Writes the plan of a single row: a tile for each of its pairs.
-__device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids, const uint32_t* kept, bool padding) {
+__device__ __forceinline__ void plan_row(const RouteArgs& a, const RouteMemory& memory, bool padding) {
   const int32_t lane = route_lane();
   for (int32_t i = lane; i < a.experts.used && !padding; i += 32) {
     a.plan.pairs[i] = i;
-    a.plan.tiles[i] = {ids[i], i, 1};
+    a.plan.tiles[i] = {memory.chosen[i], i, 1};
   }
   uint32_t counted = padding ? 0 : static_cast<uint32_t>(a.experts.used);
   if (a.bytes.read != nullptr) {  // the layer has other pieces
     counted = 0;
     for (int32_t expert = lane; expert < a.experts.count; expert += 32)
-      counted += static_cast<uint32_t>(read_once(a.bytes, expert, (kept[expert / 32] >> lane & 1) != 0));
+      counted += static_cast<uint32_t>(read_once(a.bytes, expert, (memory.kept[expert / 32] >> lane & 1) != 0));
     counted = __reduce_add_sync(0xffffffffu, counted);
   }
   if (lane != 0) return;
@@ -284,7 +286,7 @@ __device__ __forceinline__ void plan_row(const RouteArgs& a, const int32_t* ids,
 // The warp chooses the experts of a row. Every lane returns, so that the warp may go on. Up to kMost experts, 256 or 512, are kept in
 // registers.
 template <int32_t kMost = kMostInRegisters>
-__device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void* shared) {
+__device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, bool padding, void* shared) {
   const mr_experts_desc& e = a.experts;
   const RouteMemory memory(shared, e);
   const int32_t lane = route_lane(), words = (e.count + 31) / 32;
@@ -292,9 +294,9 @@ __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void*
   float* const out = a.weights + row * e.used;
   for (int32_t w = lane; w < words; w += 32) memory.kept[w] = 0;
   __syncwarp();
-  if (a.slot[row] < 0) {
+  if (padding) {
     for (int32_t i = lane; i < e.used; i += 32) ids[i] = e.count;
-    if (a.rows == 1) plan_row(a, ids, memory.kept, true);
+    if (a.rows == 1) plan_row(a, memory, true);
     return;
   }
 
@@ -336,7 +338,7 @@ __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void*
       const int32_t at = before + __popc(kept & ((1u << lane) - 1));
       before += __popc(kept);
       if ((kept >> lane & 1) == 0) continue;
-      ids[at] = w * 32 + lane;
+      ids[at] = memory.chosen[at] = w * 32 + lane;
       memory.picked[at] = memory.weights[w * 32 + lane];
     }
   }
@@ -348,9 +350,9 @@ __device__ __forceinline__ void route_row(const RouteArgs& a, int64_t row, void*
     float weight = memory.picked[i];
     if ((e.flags & MR_EXPERTS_RENORM) != 0) weight /= divisor;
     if (e.weight_scale != 0) weight *= e.weight_scale;
-    out[i] = a.scales == nullptr ? weight : weight * a.scales[ids[i]];
+    out[i] = a.scales == nullptr ? weight : weight * a.scales[memory.chosen[i]];
   }
-  if (a.rows == 1) plan_row(a, ids, memory.kept, false);
+  if (a.rows == 1) plan_row(a, memory, false);
 }
 
 }  // namespace mr::cuda

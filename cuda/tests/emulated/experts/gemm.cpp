@@ -121,7 +121,7 @@ cudaError_t launch_expert_gemm_as(GroupedForm form, const ExpertGemmArgs& args, 
 
 bool expert_branch_supported(const ExpertGemmArgs& args) {
   const int32_t type = args.targets[0].weight.type;
-  return args.rows == 1 && args.count == 1 && args.pairs <= kMostRowExperts &&
+  return args.rows == 1 && args.count == 1 && args.pairs <= kMostBranchExperts &&
          (quantised(type) || type == (args.act == Act::kF16 ? kF16 : kBF16));
 }
 
