@@ -67,6 +67,7 @@ class RepeatedExpertGemm : public testing::TestWithParam<TypeName> {
       const cudaError_t error = launch_into(got, form);
       if (error == cudaErrorNotSupported && form != nullptr && i == 0) return;
       ASSERT_EQ(error, cudaSuccess);
+      compared_ = true;
       compare<<<264, 512, 0, stream_>>>(got.as<uint32_t>(), want.as<uint32_t>(), words, others.as<unsigned>());
     }
     ASSERT_EQ(cudaGetLastError(), cudaSuccess);
@@ -80,6 +81,7 @@ class RepeatedExpertGemm : public testing::TestWithParam<TypeName> {
 
   std::mt19937 random_{31};
   Choice choice_{0, 1, kExperts, {}};
+  bool compared_ = false;
   cudaStream_t stream_ = nullptr;
 };
 
@@ -109,6 +111,7 @@ TEST_P(RepeatedExpertGemm, LaunchesOfEightRowsHaveTheSameBits) {
     Guarded want(static_cast<size_t>(choice_.pairs()) * kRows * 4);
     play(stacks, targets, GemmClass::kDecode, kLeastExpertTile, x, want, true, &form);
   }
+  if (!compared_) GTEST_SKIP() << "the device has no kernel of eight rows for the type";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RepeatedExpertGemm, testing::ValuesIn(kTypeNames), name_of);
