@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Ch
     else norm_row<__nv_bfloat16, whole>(a.norm, row);
     return;
   }
-  const bool padding = __ldcg(a.route.slot + row) < 0;  // which the row's last block needs at once
-  router_block<T, 1, kWarps, whole>(a.router);          // whose logits the first warp has written
+  const bool padding = __ldcg(a.route.slot + row) < 0;            // which the row's last block needs at once
+  router_block<T, 1, kWarps, whole>(a.router, dynamic_memory());  // whose logits the first warp has written
   if (threadIdx.x < 32) {
     bool last = ends_last(a.route.plan.done + row, panels);
     if (last) {
@@ -147,11 +147,13 @@ cudaError_t launch_type(const ChooseArgs& args, const Stream& on) {
                            reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);
   const bool whole = args.router.router.cols % kUnitCols == 0 && args.router.x_stride % 4 == 0 && args.norm.out_stride % 4 == 0 &&
                      either % 16 == 0;
-  const size_t bytes = route_shared_bytes(e);
   const auto panels = static_cast<unsigned>((e.count + kPanelRows - 1) / kPanelRows);
   const unsigned more = (args.norm.x == nullptr ? 0 : 1) + (args.shared.weight == nullptr ? 0 : 1);
   const dim3 grid(panels + more, static_cast<unsigned>(args.route.rows));
-  return launch(on, grid, dim3(kThreads), bytes, whole ? choose<T, true> : choose<T, false>, args);
+  const size_t of_route = route_shared_bytes(e), bytes = whole ? std::max(of_route, kRouterRowBytes<T>) : of_route;
+  const auto kernel = whole ? choose<T, true> : choose<T, false>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  return error != cudaSuccess ? error : launch(on, grid, dim3(kThreads), bytes, kernel, args);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ constexpr int32_t kFewRows = 16;  // up to these rows a block has one each, to o
 
 template <int32_t T, int32_t kRows, int32_t kWarps, bool whole>
 __global__ void __launch_bounds__(kWarps * 32, 1) router_logits(const __grid_constant__ RouterArgs a) {
-  router_block<T, kRows, kWarps, whole>(a);
+  router_block<T, kRows, kWarps, whole>(a, dynamic_memory());
 }
 
 template <int32_t T, bool whole>
@@ -16,7 +16,12 @@ cudaError_t launch_of(const RouterArgs& args, const Stream& on) {
   constexpr int32_t kMany = 8, kManyWarps = 8;
   const auto panels = static_cast<unsigned>((args.router.rows + kPanelRows - 1) / kPanelRows);
   const dim3 alone(panels, static_cast<unsigned>(args.rows)), together(panels, static_cast<unsigned>((args.rows + kMany - 1) / kMany));
-  if (args.rows <= kFewRows) return launch(on, alone, dim3(kColumnSlices * 32), 0, router_logits<T, 1, kColumnSlices, whole>, args);
+  if (args.rows <= kFewRows) {
+    constexpr size_t bytes = whole ? kRouterRowBytes<T> : 0;
+    const auto kernel = router_logits<T, 1, kColumnSlices, whole>;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    return error != cudaSuccess ? error : launch(on, alone, dim3(kColumnSlices * 32), bytes, kernel, args);
+  }
   return launch(on, together, dim3(kManyWarps * 32), 0, router_logits<T, kMany, kManyWarps, whole>, args);
 }
 
