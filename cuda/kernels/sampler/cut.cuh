@@ -12,7 +12,7 @@ struct CutSpace {
 };
 
 // Adds the listed tokens that are kept to their pieces; all threads see the result.
-__device__ __noinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, const ListOfTokens& tokens, float floor) {
+__device__ __forceinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, const ListOfTokens& tokens, float floor) {
   tokens.each([&](int32_t i) {
     const float weight = tokens.list.weights[i];
     if (weight != 0 && weight >= floor) {
@@ -24,7 +24,7 @@ __device__ __noinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, c
 }
 
 // Reads all tokens of a row to find the kept ones.
-__device__ __noinline__ void weigh_row(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given) {
+__device__ __forceinline__ void weigh_row(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given) {
   const Filter filter = given;
   for (int32_t piece = threadIdx.x / 32; piece < k.pieces; piece += kWarps) {
     const int32_t end = min(k.a.vocab, (piece + 1) * k.piece);
@@ -40,7 +40,7 @@ __device__ __noinline__ void weigh_row(DrawSpace& s, const SampleKernelArgs& k, 
 
 // All tokens of the edge have one logit, so they are kept in the order of their ids. Sets the last one's key as the
 // limit and adds up the masses.
-__device__ __noinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, const float* row, float logit, uint64_t count,
+__device__ __forceinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, const float* row, float logit, uint64_t count,
                                         const Plan& plan, bool deviation, bool tokens, Filter& filter) {
   const Weights& weights = filter.weights;
   const float distance = weights.distance(below(logit, weights.top)), weight = weight_at(distance);
@@ -80,7 +80,7 @@ __device__ __forceinline__ Edge edge_of(const SampleKernelArgs& k, int32_t index
 }
 
 // Sets the masses of s.draw, which all threads see afterwards, and the filter of a job that has filters.
-__device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index, const float* row,
+__device__ __forceinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index, const float* row,
                                      const Rules& rules, const SlotParams& p, Filter& filter) {
   const int32_t piece = threadIdx.x;
   const uint64_t* const listed_tokens = k.space.edges + static_cast<int64_t>(index) * kListed;

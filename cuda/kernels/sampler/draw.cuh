@@ -115,7 +115,7 @@ __device__ __forceinline__ Drawn find_token(DrawSpace& s, const SampleKernelArgs
 }
 
 // Draws by the masses of s, which all threads must see.
-__device__ __noinline__ Drawn draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given,
+__device__ __forceinline__ Drawn draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given,
                                      uint64_t random) {
   const Filter filter = given;
   const Place place = find_piece([&](int32_t piece) { return s.mass_of_piece(piece); },

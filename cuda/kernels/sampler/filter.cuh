@@ -62,7 +62,7 @@ struct Kept {
 };
 
 // Sums over a block's threads; every thread gets the result.
-__device__ __noinline__ Kept sum_threads(FilterSpace& s, Kept kept) {
+__device__ __forceinline__ Kept sum_threads(FilterSpace& s, Kept kept) {
   kept.mass = warp_sum_u64(kept.mass);
   kept.surprise = warp_sum_u64(kept.surprise);
   kept.weight = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(kept.weight)));
@@ -120,7 +120,7 @@ struct ListOfTokens {
       list.keys[i] = deviation ? filter.deviation_key(distance, id) : best_first(x, id);
     });
   }
-  __device__ __noinline__ uint64_t limit(SelectSpace& s, KeyRange keys, bool tokens, uint64_t target) const {
+  __device__ __forceinline__ uint64_t limit(SelectSpace& s, KeyRange keys, bool tokens, uint64_t target) const {
     return select_least(s, target, count, keys, [&](auto f) {
       each([&](int32_t i) {
         if (list.weights[i] != 0) f(list.keys[i], tokens ? 1 : mass_of(list.weights[i]));
@@ -130,7 +130,7 @@ struct ListOfTokens {
   // Finds the bound at which masses or tokens reach the target, and applies it to the filter and the list. It is the
   // key of a listed token, so no token outside the list is within it; or the target is not reached, and then all tokens
   // with a mass are listed.
-  __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
+  __device__ __forceinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     if (deviation) set_keys(filter, true);
     const uint64_t most = limit(s.select, deviation ? any_keys() : range, tokens, target);
     each([&](int32_t i) {
@@ -139,7 +139,7 @@ struct ListOfTokens {
     if (deviation) set_keys(filter, false);
     filter.set_limit(deviation, most);
   }
-  __device__ __noinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
+  __device__ __forceinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
     Kept kept{};
     each([&](int32_t i) {
       const float weight = list.weights[i];
@@ -161,7 +161,7 @@ struct RowOfTokens {
 #pragma unroll 2
     for (int32_t id = threadIdx.x; id < count; id += kThreads) f(id, row[id]);
   }
-  __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
+  __device__ __forceinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     const Filter own = filter;
     const uint64_t key = select_least(s.select, target, count, any_keys(), [&](auto f) {
       each([&](int32_t id, float x) {
@@ -171,7 +171,7 @@ struct RowOfTokens {
     });
     filter.set_limit(deviation, key);
   }
-  __device__ __noinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
+  __device__ __forceinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
     const Filter own = filter;
     Kept kept{};
     each([&](int32_t id, float x) {
@@ -184,7 +184,7 @@ struct RowOfTokens {
 
 // Applies a job's filters to tokens, which must include all that they may keep. At least one token is kept.
 template <class Tokens>
-__device__ __noinline__ void apply_filters(FilterSpace& s, const Tokens& of, const Rules& rules, const SlotParams& p,
+__device__ __forceinline__ void apply_filters(FilterSpace& s, const Tokens& of, const Rules& rules, const SlotParams& p,
                                            Filter& filter) {
   if (rules.top_k) of.bound(s, filter, false, true, static_cast<uint64_t>(p.top_k));
   if (rules.typical) {

@@ -159,7 +159,7 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, KeyRa
 
 // Answers a question whose keys are all in s.few: the key at which their running sum, in ascending order, reaches the
 // target. Several warps compare the same 32 keys, each with another part of the others.
-__device__ __noinline__ uint64_t place_few(SelectSpace& s, uint64_t target) {
+__device__ __forceinline__ uint64_t place_few(SelectSpace& s, uint64_t target) {
   const uint32_t n = s.few_count, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t bits = n <= 32 ? 0 : n <= 64 ? 1 : n <= 128 ? 2 : 3;  // 1 << bits warps have a key a lane
   static_assert(kFew == 32 << 3 && kWarps == 1 << 4, "two warps or more for the same keys");
