@@ -176,8 +176,8 @@ func TestOneGPURunsEveryRowWithFloors(t *testing.T) {
 	require.NotContains(t, out, "@2")
 }
 
-// TestSanitizerRunsFail runs a script instead of compute-sanitizer.
-func TestSanitizerRunsFail(t *testing.T) {
+// TestSanitizerRunsFailWithoutRightAnswersOrASummary runs a script instead of compute-sanitizer.
+func TestSanitizerRunsFailWithoutRightAnswersOrASummary(t *testing.T) {
 	const ran = "[==========] 2 tests from 1 test suite ran. (3 ms total)\n"
 	for name, tc := range map[string]struct {
 		prints string
@@ -188,6 +188,7 @@ func TestSanitizerRunsFail(t *testing.T) {
 		"wrong answers":     {ran + "========= ERROR SUMMARY: 0 errors\n", "1", "FAIL"},
 		"ten hazards":       {ran + "========= RACECHECK SUMMARY: 10 hazards displayed (10 errors, 0 warnings)\n", "1", "FAIL"},
 		"no test":           {"Running 0 tests\n[==========] 0 tests from 0 test suites ran.\n========= ERROR SUMMARY: 0 errors\n", "0", "FAIL"},
+		"no summary":        {ran, "0", "FAIL"},
 		"too many barriers": {"overflow of tracked barriers\n" + ran + "========= RACECHECK SUMMARY: 0 hazards\n", "0", "FAIL"},
 	} {
 		t.Run(name, func(t *testing.T) {

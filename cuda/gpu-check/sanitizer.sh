@@ -14,13 +14,14 @@ sanitize() {
   runs+=($!)
 }
 
-# Runs once. Fails also if the tool could not follow the whole run or no test ran.
+# Runs once. Fails also if the tool could not follow the whole run or has no summary, or no test ran.
 followed() {
   local log status
   log=$(mktemp) || return
   timeout 900 compute-sanitizer "$@" >"$log" 2>&1
   status=$?
   ! grep -iE 'overflow of tracked|Running 0 tests' "$log" >/dev/null || status=1
+  grep -qE '^=+ (ERROR|RACECHECK) SUMMARY: ' "$log" || status=1
   cat "$log"
   rm -f "$log"
   return "$status"
@@ -55,6 +56,7 @@ sanitizer() {
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
   sanitize memcheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$grouped"
+  sanitize memcheck 'experts of a row' "$out/cuda_experts_row_test" '--gtest_filter=*/Q4_K_f16:*/BF16_bf16:*/MXFP4_f16'
   for name in racecheck memcheck; do sanitize "$name" sampler "$out/cuda_sampler_test"; done
   # Kernels without shared memory, for which racecheck has nothing to check.
   for name in slots block_copy; do sanitize memcheck "$name" "$out/cuda_${name}_test"; done

@@ -117,7 +117,8 @@ inline int32_t one_row_bytes(const ExpertGemmArgs& args) {
   const int64_t group_cols = kUnitCols * format.units, cols = (args.targets[0].weight.cols + group_cols - 1) / group_cols * group_cols;
   return static_cast<int32_t>(std::min<int64_t>(args.count == 2 ? cols * 2 : args.pairs * (cols * 2 + kBranchSums), INT32_MAX / 2));
 }
-// Most experts of a row: a lane has one, and in kOneBranch 16 threads.
+// Most experts of a row. Each has a lane in kOneGated, and 16 of 256 threads in kOneBranch; a row with more runs kernels of any number of
+// rows.
 constexpr int32_t kMostGatedExperts = 32, kMostBranchExperts = 16;
 
 inline int32_t many_rows_parts(const ExpertGemmArgs& args) { return (args.tile + kManyTile - 1) / kManyTile; }

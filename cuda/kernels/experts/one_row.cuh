@@ -22,7 +22,7 @@ namespace mr::cuda {
 
 constexpr int32_t kBranchBlocks = 2;  // of an SM
 
-// blocks: of an SM.
+// OneRow multiplies slices of panels by a warp, if `blocks` blocks share an SM.
 template <int32_t T, class A, int32_t blocks>
 struct OneRow {
   static constexpr WeightFormat f = Format<T>::f;
@@ -34,7 +34,7 @@ struct OneRow {
   using Mma = GemvAsyncMma<T, A, Shape>;
   using Layout = typename Pipeline::Layout;
   static constexpr int32_t stage = f.units > 1 ? Format<T>::group_bytes : units * unit;
-  // As many stages of all warps as leave two blocks of an SM 25 KiB each for inputs and sums, and three blocks 11 KiB.
+  // As many stages of all warps as leave two blocks of an SM 25 KiB each for inputs and sums, and three blocks 9 KiB for inputs.
   static constexpr int32_t room = (blocks == 2 ? 88 : 64) << 10, fitting = room / (kSlices * stage);
   static constexpr int32_t stages = fitting > 8 ? 8 : fitting < 2 ? 2 : fitting, stage_bytes = kSlices * stages * stage;
 
@@ -49,17 +49,18 @@ struct OneRow {
 
   __device__ __forceinline__ int32_t units_of(int32_t slice) const { return begin_of(slice + 1) - begin_of(slice); }
 
-  // Bytes from the beginning of a panel to a slice.
+  // skip_to returns the bytes from the beginning of a panel to a slice.
   __device__ __forceinline__ int64_t skip_to(int32_t slice) const {
     const int32_t begin = begin_of(slice);
     return f.units > 1 ? int64_t{begin / f.units} * Format<T>::group_bytes : int64_t{begin} * unit;
   }
 
-  // The lane's share of the experts of a row, of up to 32 pairs.
+  // request_expert returns the expert of pair `lane` of a row, which has up to 32 pairs.
   __device__ __forceinline__ int32_t request_expert(const GroupedParams& g) const {
     return lane < p.tokens * g.x_share ? __ldcg(&g.plan.tiles[lane].expert) : 0;
   }
-  __device__ __forceinline__ static int32_t expert_of(int32_t own, int32_t pair) { return __shfl_sync(0xffffffffu, own, pair); }
+  // expert_of returns the expert of a pair, from the lanes' experts. All lanes of a warp call it.
+  __device__ __forceinline__ static int32_t expert_of(int32_t experts, int32_t pair) { return __shfl_sync(0xffffffffu, experts, pair); }
 
   // Copies a stage's weights, from unit `at` of a slice on, which has `count` units and begins at `from`.
   __device__ __forceinline__ void fill(const uint8_t* from, int32_t count, int32_t at, int32_t stage_index) const {
@@ -118,18 +119,18 @@ struct OneRow {
     for (int32_t s = 0; s < stages - 1; ++s) request(s);
     begin();
 #pragma unroll 1
-    for (Walk own = first; own.valid(); own.advance()) {
+    for (Walk walk = first; walk.valid(); walk.advance()) {
       float acc[1][4] = {};
 #pragma unroll 1
-      for (int32_t at = 0; at < own.units(); at += units) {
+      for (int32_t at = 0; at < walk.units(); at += units) {
         copies_wait<stages - 2>();
         __syncwarp();
         request(free_stage);
-        multiply(acc, own.units() - at, shared + stage_index * stage, own.inputs() + at * (kUnitCols * 2));
+        multiply(acc, walk.units() - at, shared + stage_index * stage, walk.inputs() + at * (kUnitCols * 2));
         free_stage = stage_index;
         stage_index = stage_index + 1 == stages ? 0 : stage_index + 1;
       }
-      ended(own, acc[0]);
+      ended(walk, acc[0]);
     }
   }
 
@@ -162,14 +163,14 @@ struct OneRow {
   }
 };
 
-// GatedWalk goes through a warp's slice of gate and of up, item after item.
+// GatedWalk goes through a warp's slice of gate and of up, from one item of the block to the next.
 template <class Row>
 struct GatedWalk {
   const Row& row;
   const GroupedParams& g;
   int32_t expert, used;  // request_expert, and the row's experts
   uint32_t x;            // of the slice
-  int32_t pair = 0, panel = static_cast<int32_t>(blockIdx.x), item = 0;
+  int32_t pair = 0, panel = static_cast<int32_t>(blockIdx.x), number = 0;  // number: of the block's item
   bool up = false;
 
   __device__ __forceinline__ void carry() {
@@ -185,13 +186,13 @@ struct GatedWalk {
   __device__ __forceinline__ void advance() {
     up = !up;
     if (up) return;
-    ++item;
+    ++number;
     panel += static_cast<int32_t>(gridDim.x);
     carry();
   }
 };
 
-// Three blocks of an SM, if they hold three stages: 384 items of Qwen3-30B then take one turn and not two.
+// kGatedBlocks is three blocks of an SM, if they hold three stages: 384 items of Qwen3-30B then take one wave and not two.
 template <int32_t T, class A>
 constexpr int32_t kGatedBlocks = OneRow<T, A, 3>::fitting >= 3 ? 3 : 2;
 
@@ -211,11 +212,11 @@ __global__ void __launch_bounds__(kSlices * 32, kGatedBlocks<T, A>) one_row_gate
   }
   const int32_t expert = row.request_expert(g), used = __ldcg(g.plan.tile_count);
   row.copy_inputs(inputs, 1, row.row_bytes());
-  Walk walk{row, g, expert, used, inputs + row.begin_of(warp) * (kUnitCols * 2) + (lane >> 3) * 16};
-  walk.carry();
+  Walk first{row, g, expert, used, inputs + row.begin_of(warp) * (kUnitCols * 2) + (lane >> 3) * 16};
+  first.carry();
   float bias[2] = {0, 0};
   row.stream(
-      walk,
+      first,
       [&] {
         if (g.ahead) {
           grid_wait();
@@ -224,13 +225,13 @@ __global__ void __launch_bounds__(kSlices * 32, kGatedBlocks<T, A>) one_row_gate
         copies_wait<Row::stages - 2>();  // the inputs are in the first group
         __syncthreads();
       },
-      [&](const Walk& at, const float (&acc)[4]) {
-        const int32_t buffer = at.item % 2, output = at.panel * kPanelRows + lane;
-        row.put(sums[buffer][warp][at.up ? 1 : 0], acc);
-        // The warps end items in turn.
-        const bool stores = at.item % kSlices == warp && lane < kPanelRows && output < p.targets[0].rows;
-        const int32_t biased = Row::expert_of(expert, at.pair);
-        if (!at.up) {  // the biases come while up is multiplied
+      [&](const Walk& item, const float (&acc)[4]) {
+        const int32_t buffer = item.number % 2, output = item.panel * kPanelRows + lane;
+        row.put(sums[buffer][warp][item.up ? 1 : 0], acc);
+        // Warp i % 8 computes the epilogue of the block's item i.
+        const bool stores = item.number % kSlices == warp && lane < kPanelRows && output < p.targets[0].rows;
+        const int32_t biased = Row::expert_of(expert, item.pair);
+        if (!item.up) {  // the biases come while up is multiplied
 #pragma unroll
           for (int32_t r = 0; r < 2; ++r) {
             const float* const from = p.targets[r].bias;
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kSlices * 32, kGatedBlocks<T, A>) one_row_gate
         float y[2];
 #pragma unroll
         for (int32_t r = 0; r < 2; ++r) y[r] = Row::add_slices(&sums[buffer][0][r][lane], 2 * kPanelRows) * p.x_scale + bias[r];
-        static_cast<A*>(p.targets[0].out)[at.pair * p.targets[0].out_stride + output] =
+        static_cast<A*>(p.targets[0].out)[item.pair * p.targets[0].out_stride + output] =
             ActOps<A>::from(gated_product(g.activation, y[0], y[1]) * p.pair_share);
       });
 }
@@ -317,7 +318,7 @@ __global__ void __launch_bounds__(kSlices * 32, kBranchBlocks) one_row_branch(co
         else copies_wait<0>();
         __syncthreads();
       },
-      [&](const Walk& own, const float (&acc)[4]) { row.put(sums + own.slice * kPanelRows, acc); });
+      [&](const Walk& walk, const float (&acc)[4]) { row.put(sums + walk.slice * kPanelRows, acc); });
   __syncthreads();
   if (expert < used) {
     // few_rows.cuh adds a bias of 0 to the outputs of down, and -0 + 0 is 0.

@@ -28,7 +28,7 @@ cudaError_t launch_of(const RouterArgs& args, const Stream& on) {
 template <int32_t T>
 cudaError_t launch_type(const RouterArgs& args, const Stream& on) {
   const uintptr_t either = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm);
-  const bool whole = args.router.cols % kUnitCols == 0 && args.x_stride % 2 == 0 && either % 8 == 0;
+  const bool whole = args.router.cols % kUnitCols == 0 && args.x_stride % 4 == 0 && either % 16 == 0;
   return whole ? launch_of<T, true>(args, on) : launch_of<T, false>(args, on);
 }
 

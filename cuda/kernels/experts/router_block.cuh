@@ -29,7 +29,7 @@ __device__ __forceinline__ float widened(uint32_t bits) {
   else return __uint_as_float(bits << 16);
 }
 
-// The lane's four columns of a step in a row of `dim` numbers. whole: units do not pass the row's end, and rows begin at 8 bytes.
+// The lane's four columns of a step in a row of `dim` numbers. whole: units do not pass the row's end, and rows begin at 16 bytes.
 template <bool whole>
 __device__ __forceinline__ Four load_columns(const float* row, int32_t first, int32_t dim) {
   if constexpr (whole) {
@@ -88,11 +88,11 @@ struct RouterUnit {
   __device__ __forceinline__ static void all_requested() { asm volatile("" ::: "memory"); }
 };
 
-// The sums of a lane: experts g and g + 8, and the squares.
+// RouterSums has the sums of a lane: experts g and g + 8, and the squares.
 struct RouterSums {
   float dot[2], square;
 
-  // Adds four columns.
+  // add adds four columns.
   __device__ __forceinline__ void add(const Four& x, const Four& norm, const Four& low, const Four& high) {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
@@ -105,7 +105,8 @@ struct RouterSums {
 };
 
 // RouterSlice is a warp's slice of a single row, whose time is that of its loads. Before the dependency wait the warp requests its first
-// unit into registers, the second and the norm into shared memory, and the others into L2; after it x of up to kAhead units at once.
+// unit into registers, the second and the norm of kAhead units into shared memory, and the other units into L2; after it x of up to
+// kAhead units at once.
 template <int32_t T>
 struct RouterSlice {
   using Unit = RouterUnit<T>;
@@ -117,7 +118,7 @@ struct RouterSlice {
   int32_t begin, end, lane;  // units
   uint32_t shared;           // address of `bytes` bytes of this warp
 
-  // Copies numbers of a row, of up to kAhead units from unit `first` on.
+  // copy_columns copies numbers of a row, of up to kAhead units from unit `first` on.
   __device__ __forceinline__ void copy_columns(uint32_t to, const float* row, int32_t first) const {
     const int32_t count = min(kAhead, end - first) * kInputs;
     const auto* const from = reinterpret_cast<const uint8_t*>(row + first * kUnitCols);
@@ -125,14 +126,14 @@ struct RouterSlice {
     for (int32_t c = 0; c < kAhead * kInputs; c += 512)
       if (c + lane * 16 < count) copy16_through(to + c + lane * 16, from + c + lane * 16);
   }
-  // The lane's columns of a step.
+  // columns returns the lane's columns of a step.
   __device__ __forceinline__ Four columns(uint32_t from, int32_t step) const {
     from += (step * 16 + lane % 4 * 2) * 4;
     const float2 low = load_shared_floats(from), high = load_shared_floats(from + 32);
     return {{low.x, low.y, high.x, high.y}};
   }
 
-  // Adds unit i of those that are in shared memory. weights(step) returns the words of a step.
+  // add adds unit i of the units in shared memory. weights(step) returns the words of a step.
   template <class Weights>
   __device__ __forceinline__ void add(RouterSums& sums, int32_t i, Weights&& weights) const {
 #pragma unroll
@@ -196,7 +197,7 @@ __device__ __forceinline__ void router_block(const RouterArgs& a, uint8_t* memor
   const int32_t units = (dim + kUnitCols - 1) / kUnitCols, first_row = static_cast<int32_t>(blockIdx.y) * kRows;
   const uint8_t* const panel = a.router.data + static_cast<int64_t>(blockIdx.x) * units * Format<T>::group_bytes;
   const auto begin_of = [&](int32_t slice) { return units * slice / kColumnSlices; };
-  // The expert of which a thread stores a logit in the end.
+  // A thread below kRows * kPanelRows stores the logit of this expert.
   const int32_t expert = static_cast<int32_t>(blockIdx.x * kPanelRows + threadIdx.x % kPanelRows);
   const float bias = a.bias != nullptr && threadIdx.x < kRows * kPanelRows && expert < experts ? a.bias[expert] : 0;
   Unit w;
@@ -210,10 +211,10 @@ __device__ __forceinline__ void router_block(const RouterArgs& a, uint8_t* memor
 #pragma unroll 1
   for (int32_t slice = warp; slice < kColumnSlices; slice += kWarps) {
     const int32_t begin = begin_of(slice), end = begin_of(slice + 1);
-    RouterSums of[kRows] = {};
+    RouterSums rows_sums[kRows] = {};
     if constexpr (kRows == 1 && whole) {
       static_assert(kWarps == kColumnSlices, "a warp has one slice");
-      RouterSlice<T>{a, panel, begin, end, lane, shared_address(memory) + warp * RouterSlice<T>::bytes}.run(first_row, of[0]);
+      RouterSlice<T>{a, panel, begin, end, lane, shared_address(memory) + warp * RouterSlice<T>::bytes}.run(first_row, rows_sums[0]);
     } else {
 #pragma unroll 1
       for (int32_t unit = begin; unit < end; ++unit) {
@@ -234,23 +235,23 @@ __device__ __forceinline__ void router_block(const RouterArgs& a, uint8_t* memor
           Unit::all_requested();
 #pragma unroll
           for (int32_t step = 0; step < Unit::kSteps; ++step)
-            of[r].add(x[step], norm[step], w.steps[step].of(0), w.steps[step].of(1));
+            rows_sums[r].add(x[step], norm[step], w.steps[step].of(0), w.steps[step].of(1));
         }
       }
     }
 #pragma unroll
     for (int32_t r = 0; r < kRows; ++r) {
-      RouterSums& own = of[r];
+      RouterSums& lane_sums = rows_sums[r];
       for (const int32_t partner : {2, 1}) {
-        own.dot[0] += __shfl_xor_sync(0xffffffffu, own.dot[0], partner);
-        own.dot[1] += __shfl_xor_sync(0xffffffffu, own.dot[1], partner);
-        own.square += __shfl_xor_sync(0xffffffffu, own.square, partner);
+        lane_sums.dot[0] += __shfl_xor_sync(0xffffffffu, lane_sums.dot[0], partner);
+        lane_sums.dot[1] += __shfl_xor_sync(0xffffffffu, lane_sums.dot[1], partner);
+        lane_sums.square += __shfl_xor_sync(0xffffffffu, lane_sums.square, partner);
       }
       if (t == 0) {
-        sums[slice][r][lane / 4] = own.dot[0];
-        sums[slice][r][lane / 4 + 8] = own.dot[1];
+        sums[slice][r][lane / 4] = lane_sums.dot[0];
+        sums[slice][r][lane / 4 + 8] = lane_sums.dot[1];
       }
-      if (lane == 0) squares[slice][r] = own.square;
+      if (lane == 0) squares[slice][r] = lane_sums.square;
     }
   }
   __syncthreads();

@@ -3,6 +3,8 @@
 // Several blocks work on a job. Each finds the token by itself, which costs little, and counts the better tokens in its
 // part of the row. The first block writes the results, the last one the candidates. If no short list holds the tokens
 // among which a bound lies, and these are not all equal, each block reads the whole row, once for each filter.
+//
+// All functions are inlined: calls take longer, and some answers change under compute-sanitizer (cuda/kernels/README.md).
 #include "kernels/sampler/rank.cuh"
 
 namespace mr::cuda {

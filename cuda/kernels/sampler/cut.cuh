@@ -41,7 +41,7 @@ __device__ __forceinline__ void weigh_row(DrawSpace& s, const SampleKernelArgs& 
 // All tokens of the edge have one logit, so they are kept in the order of their ids. Sets the last one's key as the
 // limit and adds up the masses.
 __device__ __forceinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, const float* row, float logit, uint64_t count,
-                                        const Plan& plan, bool deviation, bool tokens, Filter& filter) {
+                                           const Plan& plan, bool deviation, bool tokens, Filter& filter) {
   const Weights& weights = filter.weights;
   const float distance = weights.distance(below(logit, weights.top)), weight = weight_at(distance);
   const uint64_t mass = mass_of(weight), wanted = tokens ? plan.left : (plan.left + mass - 1) / mass;
@@ -81,7 +81,7 @@ __device__ __forceinline__ Edge edge_of(const SampleKernelArgs& k, int32_t index
 
 // Sets the masses of s.draw, which all threads see afterwards, and the filter of a job that has filters.
 __device__ __forceinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index, const float* row,
-                                     const Rules& rules, const SlotParams& p, Filter& filter) {
+                                        const Rules& rules, const SlotParams& p, Filter& filter) {
   const int32_t piece = threadIdx.x;
   const uint64_t* const listed_tokens = k.space.edges + static_cast<int64_t>(index) * kListed;
   const uint64_t first = listed_tokens[threadIdx.x];  // loaded before it is known whether the token exists

@@ -185,7 +185,7 @@ struct RowOfTokens {
 // Applies a job's filters to tokens, which must include all that they may keep. At least one token is kept.
 template <class Tokens>
 __device__ __forceinline__ void apply_filters(FilterSpace& s, const Tokens& of, const Rules& rules, const SlotParams& p,
-                                           Filter& filter) {
+                                              Filter& filter) {
   if (rules.top_k) of.bound(s, filter, false, true, static_cast<uint64_t>(p.top_k));
   if (rules.typical) {
     const Kept kept = of.sum(s, filter);

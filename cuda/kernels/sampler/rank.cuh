@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t greatest_pieces(const SampleKernelArgs& k, i
 
 // Writes the `count` first tokens with the greatest logit; there must be that many.
 __device__ __forceinline__ void first_greatest(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row,
-                                            int32_t count, float top, double log_sum, mr_candidate* out) {
+                                               int32_t count, float top, double log_sum, mr_candidate* out) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int32_t found = 0;
   for (int32_t first = 0; found < count && first < k.pieces; first += 32) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void first_greatest(BestSpace& s, const SampleKernelA
 
 // Writes the `count` <= 64 best tokens by raw logit, best first. If gather's list was full, all tokens are read.
 __device__ __forceinline__ void best_tokens(BestSpace& s, SelectSpace& select, const SampleKernelArgs& k, int32_t index,
-                                         const float* row, int32_t count, float top, double log_sum, mr_candidate* out) {
+                                            const float* row, int32_t count, float top, double log_sum, mr_candidate* out) {
   int32_t greatest = 0;  // pieces with the greatest logit
   for (int32_t first = 0; first < k.pieces; first += 32) greatest += __popc(greatest_pieces(k, index, first, top));
   if (greatest >= count) {
