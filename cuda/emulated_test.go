@@ -32,6 +32,13 @@ var alikeEverywhere = []string{
 
 func (e emulated) run(t *testing.T) {
 	t.Helper()
+	out, err := e.output(t)
+	require.NoError(t, err, string(out))
+}
+
+// output builds and runs the program, and returns what it prints and how it ends.
+func (e emulated) output(t *testing.T) ([]byte, error) {
+	t.Helper()
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	arguments := append([]string{"-o", program}, e.objects...)
@@ -43,8 +50,7 @@ func (e emulated) run(t *testing.T) {
 		}
 	}
 	build(t, append(arguments, "-lgtest", "-lgtest_main", "-lpthread")...)
-	out, err := exec.Command(program, "--gtest_filter="+cmp.Or(e.filter, "*")).CombinedOutput()
-	require.NoError(t, err, string(out))
+	return exec.Command(program, "--gtest_filter="+cmp.Or(e.filter, "*")).CombinedOutput()
 }
 
 // The compiled sources, by their flags.
@@ -273,6 +279,33 @@ func TestEmulatedExpertsAreChosenAsInFloat64(t *testing.T) {
 			"kernels/experts/combine.cu", "kernels/norm.cu",
 		},
 	}.run(t)
+}
+
+// TestExpertsInOrderOfArrivalAreCaught adds the experts of a row by its place among the rows, which
+// stands for the order in which blocks end, and expects that a row then differs from itself alone.
+func TestExpertsInOrderOfArrivalAreCaught(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("kernels/experts/combine.cu")
+	require.NoError(t, err)
+	const ascending, arrival = "first + e", "(first + e + static_cast<int32_t>(blockIdx.x)) % a.used"
+	mutant := string(source)
+	for _, read := range []string{"y + (%s) * a.y_stride", "weights[%s]", "ids[%s]"} {
+		before := fmt.Sprintf(read, ascending)
+		require.Equal(t, 1, strings.Count(mutant, before), before)
+		mutant = strings.Replace(mutant, before, fmt.Sprintf(read, arrival), 1)
+	}
+	file := filepath.Join(t.TempDir(), "combine.cu")
+	require.NoError(t, os.WriteFile(file, []byte(mutant), 0o600))
+	out, err := emulated{
+		folders: []string{"experts"},
+		flags:   []string{"-DMR_HOPPER=0", "-I."},
+		sources: []string{"tests/experts_combine_test.cu", file},
+		filter:  "Combine.GivesARow*",
+	}.output(t)
+	require.Error(t, err)
+	require.Contains(t, string(out), "row 6 of 7")
+	require.Contains(t, string(out), "row 63 of 64 with all inputs")
+	require.NotContains(t, string(out), "row 0 of")
 }
 
 // TestEmulatedExpertGemmsMatchFloat64 runs the GoogleTests of grouped GEMMs on an emulated device,

@@ -171,6 +171,29 @@ TEST(Combine, GivesTheSameBitsInPartsOfColumns) {
   }
 }
 
+// Among 7 and 64 rows, with all inputs of a row and with the sum alone.
+TEST(Combine, GivesARowTheSameBitsAloneAndAmongOthers) {
+  Numbers numbers(11);
+  for (const int32_t rows : {7, 64})
+    for (const bool all : {false, true}) {
+      const Mixture m{rows, 132, 8, 20, all, all, all, all, all, all, false};
+      const Mixed v = numbers_of(m, numbers);
+      const std::vector<float> among = combined(m, v);
+      for (const int32_t r : {0, 2, rows / 2, rows - 1}) {
+        Mixture one = m;
+        one.rows = 1;
+        Mixed alone = v;
+        for (auto* of_rows : {&alone.weights, &alone.y, &alone.shared, &alone.x}) {
+          const auto each = of_rows->size() / static_cast<size_t>(rows), first = each * static_cast<size_t>(r);
+          *of_rows = std::vector<float>(of_rows->begin() + first, of_rows->begin() + first + each);
+        }
+        alone.ids = std::vector<int32_t>(v.ids.begin() + r * m.used, v.ids.begin() + (r + 1) * m.used);
+        EXPECT_EQ(combined(one, alone), std::vector<float>(among.begin() + r * m.dim, among.begin() + (r + 1) * m.dim))
+            << "row " << r << " of " << rows << (all ? " with all inputs" : "");
+      }
+    }
+}
+
 TEST(Combine, SpreadsAWeightThatIsNotANumber) {
   Numbers numbers(6);
   const Mixture m{3, 40, 2, 4, false, false, true, false, false, false, false};
