@@ -149,7 +149,8 @@ cudaError_t launch_type(const ChooseArgs& args, const Stream& on) {
   const unsigned more = (args.norm.x == nullptr ? 0 : 1) + (args.shared.weight == nullptr ? 0 : 1);
   const dim3 grid(panels + more, static_cast<unsigned>(args.route.rows));
   if (!whole) return launch(on, grid, dim3(kThreads), route_shared_bytes(e), choose<T, false>, args);
-  // The route's memory lies where the router's was. Devices of compute capability 8.6, 8.9 and 12.0 have 99 KiB for a block.
+  // The route's memory lies where the router's was. The kernel's static memory is below 8 KiB, and devices of compute capability 8.6, 8.9
+  // and 12.0 have 99 KiB for a block.
   constexpr size_t bytes = kRouterRowBytes<T>, most_of_route = (3 * kMostExperts + kMostExperts / 32 + 3 * kMostExperts) * sizeof(float);
   static_assert(most_of_route <= bytes && bytes + (8 << 10) <= 99 << 10);
   const cudaError_t error = cudaFuncSetAttribute(choose<T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
