@@ -87,10 +87,10 @@ __device__ __forceinline__ uint32_t shift_left(uint32_t v) {
   else return v >> -by;
 }
 
-// Register i of base + quant, from a word of nibbles and `width` high bits, which are at bit `at` and 16 bits higher.
+// Register i of base + quant, from a word of nibbles and, if width is 1, high bits, which are at bit `at` and 16 bits higher.
 template <int32_t i, int32_t width, int32_t at>
 __device__ __forceinline__ uint32_t raised(uint32_t w, uint32_t high) {
-  constexpr uint32_t mask = twice(0x0fu << kQuantShift), high_mask = twice((width == 1 ? 0x10u : 0x30u) << kQuantShift);
+  constexpr uint32_t mask = twice(0x0fu << kQuantShift), high_mask = twice(0x10u << kQuantShift);
   uint32_t bits = kQuantBits;
   if constexpr (width > 0) bits = and_or(shift_left<4 + kQuantShift - at>(high), high_mask, bits);
   return and_or(shift_left<kQuantShift - 4 * i>(w), mask, bits);
@@ -167,8 +167,8 @@ struct UnitQuants {
   static constexpr bool raises = T == kQ6_K || Format<T>::pairs || Format<T>::six_bits;
   uint32_t unit;  // address of the quants
   int32_t lane;
-  uint4 words;  // nibbles: the four steps; bytes: two steps
-  uint32_t high[2];  // high bits; Q2_K: all bits
+  uint4 words;  // nibbles, and most of Q6_K: the four steps; bytes: two steps
+  uint32_t high[2];  // high bits; Q2_K: all bits; Q6_K: the other quants
   uint4 book;        // of codes
 
   // Takes the shared memory addresses of the unit's quants and high plane.
@@ -218,6 +218,13 @@ struct UnitQuants {
         a[1] = (odd << 8 | odd << 5) & kept;
         a[2] = (even << 4 | even << 1) & kept;
         a[3] = (odd | odd >> 3) & kept;
+      } else if constexpr (T == kQ6_K) {
+        constexpr uint32_t whole = twice(0x3fu << kQuantShift), low = twice(0x0fu << kQuantShift), top = twice(0x30u << kQuantShift);
+        const uint32_t other = high[step / 2];
+        a[0] = and_or(w, whole, kQuantBits);
+        a[1] = and_or(w >> 6, whole, kQuantBits);
+        a[2] = and_or(step % 2 == 0 ? other : other >> 6, whole, kQuantBits);
+        a[3] = and_or(w << kQuantShift, low, and_or(other << (step % 2 == 0 ? 8 : 6), top, kQuantBits));
       } else if constexpr (T == kIQ4_NL || T == kCodes) {
         const uint32_t even = value_bytes(w, book), odd = value_bytes(w >> 16, book);
         const uint32_t near = __byte_perm(even, odd, 0x5140), far = __byte_perm(even, odd, 0x7362);
@@ -226,12 +233,11 @@ struct UnitQuants {
         a[2] = from_bytes<0>(far);
         a[3] = from_bytes<1>(far);
       } else {
-        constexpr int32_t zero = T == kQ4_0 ? 8 : T == kQ5_0 ? 16 : 0, width = Format<T>::high_bits, at = step * width * 4 % 16;
-        const uint32_t bits = high[step * width / 4];
-        a[0] = raised<0, width, at>(w, bits);
-        a[1] = raised<1, width, at + width>(w, bits);
-        a[2] = raised<2, width, at + 2 * width>(w, bits);
-        a[3] = raised<3, width, at + 3 * width>(w, bits);
+        constexpr int32_t zero = T == kQ4_0 ? 8 : T == kQ5_0 ? 16 : 0, width = Format<T>::high_bits, at = step * 4;
+        a[0] = raised<0, width, at>(w, high[0]);
+        a[1] = raised<1, width, at + 1>(w, high[0]);
+        a[2] = raised<2, width, at + 2>(w, high[0]);
+        a[3] = raised<3, width, at + 3>(w, high[0]);
         if constexpr (!raises) {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) a[i] = minus(a[i], kZeroBits<zero>);

@@ -53,7 +53,7 @@ __device__ __forceinline__ int32_t packed_pair(const uint8_t* plane, Place p) {
   return plane[p.lane * 8 + (p.step >> 1) * 4 + bit / 8] >> bit % 8 & 3;
 }
 
-// Returns the low quant bits of a quantised type, at their place in a unit's quants plane.
+// Returns the low quant bits of a quantised type but Q6_K, at their place in a unit's quants plane.
 template <int32_t T>
 __device__ __forceinline__ int32_t packed_low(const uint8_t* plane, Place p) {
   if constexpr (Format<T>::pairs) {
@@ -68,14 +68,26 @@ __device__ __forceinline__ int32_t packed_low(const uint8_t* plane, Place p) {
   }
 }
 
-// Returns the high quant bits, at their place in a unit's plane.
-template <int32_t T>
+// Returns the high quant bit of types that have one, at its place in a unit's plane.
 __device__ __forceinline__ int32_t packed_high(const uint8_t* plane, Place p) {
-  if constexpr (Format<T>::high_bits == 1) {
-    const int32_t bit = p.step * 4 + p.reg + p.half * 16;
-    return plane[p.lane * 4 + bit / 8] >> bit % 8 & 1;
-  } else {
-    return packed_pair(plane, p);
+  const int32_t bit = p.step * 4 + p.reg + p.half * 16;
+  return plane[p.lane * 4 + bit / 8] >> bit % 8 & 1;
+}
+
+// Q6_K packs whole quants of six bits: of each step s two in word s of the quants plane, and one in word s / 2 of the high plane.
+// A half of a word has, from bit 0 on, four bits of the fourth, and twice six. In the quants plane these are register 3's low
+// bits, then registers 0 and 1; in the high plane register 3's two high bits of steps 2i and 2i + 1, then register 2 of these
+// steps. Quants at bits 4 to 9 are where fragments have them.
+__device__ __forceinline__ int32_t packed_six(const uint8_t* quants, const uint8_t* high, Place p) {
+  const auto half_of = [&](const uint8_t* plane, int32_t word) {
+    return static_cast<int32_t>(*reinterpret_cast<const uint16_t*>(plane + word * 4 + p.half * 2));
+  };
+  const int32_t own = half_of(quants, p.lane * 4 + p.step), other = half_of(high, p.lane * 2 + p.step / 2), odd = p.step % 2;
+  switch (p.reg) {
+    case 0: return own >> 4 & 63;
+    case 1: return own >> 10;
+    case 2: return other >> (odd == 0 ? 4 : 10) & 63;
+    default: return (own & 15) | (other >> odd * 2 & 3) << 4;
   }
 }
 

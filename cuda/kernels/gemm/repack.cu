@@ -60,10 +60,29 @@ __device__ uint32_t bits_word(int32_t unit, int32_t word, F bits_of) {
   return out;
 }
 
+// Returns a word of a plane of Q6_K (packed_six); by_steps: of the quants plane.
+template <int32_t T>
+__device__ uint32_t sixes_word(const FileGroup<T>& in, int32_t unit, int32_t word, bool by_steps) {
+  const auto six = [&](int32_t step, int32_t i, int32_t half) {
+    const int32_t lane = word / (by_steps ? 4 : 2), row = row_of(lane, i), k = unit * kUnitCols + input_of(lane, step, i) + half;
+    return static_cast<uint32_t>(in.low(row, k)) | in.high(row, k) << 4;
+  };
+  uint32_t out = 0;
+  for (int32_t half = 0; half < 2; ++half) {
+    const int32_t step = by_steps ? word % 4 : word % 2 * 2;
+    const uint32_t bits = by_steps ? (six(step, 3, half) & 15) | six(step, 0, half) << 4 | six(step, 1, half) << 10
+                                   : six(step, 3, half) >> 4 | six(step + 1, 3, half) >> 4 << 2 | six(step, 2, half) << 4 | six(step + 1, 2, half) << 10;
+    out |= bits << half * 16;
+  }
+  return out;
+}
+
 template <int32_t T>
 __device__ uint32_t quants_word(const FileGroup<T>& in, int32_t unit, int32_t word) {
   const int32_t k0 = unit * kUnitCols;
-  if constexpr (Format<T>::pairs) {
+  if constexpr (T == kQ6_K) {
+    return sixes_word(in, unit, word, true);
+  } else if constexpr (Format<T>::pairs) {
     return bits_word<2>(unit, word, [&](int32_t row, int32_t k) { return in.low(row, k); });
   } else if constexpr (Format<T>::is_float) {
     const int32_t lane = word / 4 % 32, chunk = word / 128, i = word % 4;
@@ -95,7 +114,8 @@ __device__ uint32_t quants_word(const FileGroup<T>& in, int32_t unit, int32_t wo
 
 template <int32_t T>
 __device__ uint32_t high_word(const FileGroup<T>& in, int32_t unit, int32_t word) {
-  return bits_word<Format<T>::high_bits>(unit, word, [&](int32_t row, int32_t k) { return in.high(row, k); });
+  if constexpr (T == kQ6_K) return sixes_word(in, unit, word, false);
+  else return bits_word<1>(unit, word, [&](int32_t row, int32_t k) { return in.high(row, k); });
 }
 
 template <int32_t T>
@@ -209,10 +229,17 @@ struct PackedRow {
   __device__ Place place(int64_t k) const { return place_of(in_panel(), static_cast<int32_t>(k % kUnitCols)); }
 
   __device__ const uint8_t* number(int64_t k) const { return group(k) + float_at<T>(place(k)); }
-  __device__ int32_t low(int64_t k) const { return packed_low<T>(group(k) + Format<T>::quants_at(unit(k)), place(k)); }
+  __device__ int32_t six(int64_t k) const {  // Q6_K
+    return packed_six(group(k) + Format<T>::quants_at(unit(k)), group(k) + Format<T>::high_at(unit(k)), place(k));
+  }
+  __device__ int32_t low(int64_t k) const {
+    if constexpr (T == kQ6_K) return six(k) & 15;
+    else return packed_low<T>(group(k) + Format<T>::quants_at(unit(k)), place(k));
+  }
   __device__ int32_t high(int64_t k) const {
     if constexpr (f.high == 0) return 0;
-    else return packed_high<T>(group(k) + Format<T>::high_at(unit(k)), place(k));
+    else if constexpr (T == kQ6_K) return six(k) >> 4;
+    else return packed_high(group(k) + Format<T>::high_at(unit(k)), place(k));
   }
   __device__ uint16_t half(int64_t k, int32_t field) const {  // d or m of k's block of 32
     const int32_t b = static_cast<int32_t>(k / 32 % 2);
@@ -378,7 +405,7 @@ __device__ float value_of(const PackedRow<T>& row, int64_t k) {
   } else if constexpr (T == kBF16) {
     return __uint_as_float(static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(row.number(k))) << 16);
   } else if constexpr (T == kQ6_K) {
-    const int32_t q = (row.low(k) | row.high(k) << 4) - 32;
+    const int32_t q = row.six(k) - 32;
     return half_bits(row.header_d(k)) * static_cast<float>(row.scale16(k)) * static_cast<float>(q);
   } else if constexpr (Format<T>::f.codes) {
     constexpr float power = kCodebook<T>.power;
