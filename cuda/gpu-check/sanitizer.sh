@@ -38,7 +38,6 @@ sanitizer() {
   # Small shapes of every type; the other GEMM tests are large.
   local name few='--gtest_filter=All/Gemm.KeepsANaN*:All/Gemm.JoinsGate*BF16*:All/Gemm.AddsBias*Q4_K*'
   local grouped='--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*:*/NVFP4_f16*'
-  # Start the longest ones first.
   if build_portable; then
     sanitize racecheck 'portable tiles of a few tokens' "$portable_build/cuda_gemm_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
     sanitize racecheck 'portable GEMMs' "$portable_build/cuda_gemm_test" "$few"
@@ -49,11 +48,14 @@ sanitizer() {
   # measure how much of the device is free need it alone, so they run only in the stage tests.
   sanitize memcheck 'leaks of the engine' --leak-check full --report-api-errors no "$out/cuda_engine_memory_test" \
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
-  # Other head widths run the kernel of a wider head, padded with zeros, so racecheck, which is slow, tests the compiled
-  # widths only. It also skips prompts around every cut of keys and every tile, which run the same kernels many more times.
+  # Neither tool repeats launches by the thousand. Other head widths run the kernel of a wider head, padded with zeros, so
+  # racecheck, which is slow, tests the compiled widths only. It also skips prompts around every cut of keys, of every tile
+  # and for every number of processors, which run the same kernels many more times, and GEMMs by wgmma, for which see below.
+  local repeated='--gtest_filter=-*LaunchAfterLaunch*'
+  local slow="$repeated:*EveryEvenWidth*:*AroundCuts*:*AroundTiles*:*HowManyProcessors*:*Beyond65536*:*ManyTokens*"
   for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv experts_route experts_combine; do
-    sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
-    sanitize memcheck "$name" "$out/cuda_${name}_test"
+    sanitize racecheck "$name" "$out/cuda_${name}_test" "$slow"
+    sanitize memcheck "$name" "$out/cuda_${name}_test" "$repeated"
   done
   sanitize memcheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$grouped"
   sanitize memcheck 'experts of a row' "$out/cuda_experts_row_test" '--gtest_filter=*/Q4_K_f16:*/BF16_bf16:*/MXFP4_f16'
@@ -62,7 +64,7 @@ sanitizer() {
   for name in slots block_copy; do sanitize memcheck "$name" "$out/cuda_${name}_test"; done
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
   sanitize memcheck GEMMs "$out/cuda_gemm_test" "$few"
-  sanitize memcheck tiles "$out/cuda_gemm_tiles_test"
+  sanitize memcheck tiles "$out/cuda_gemm_tiles_test" '--gtest_filter=*/BF16:*/Q8_0:*/Q4_K:*/Q2_K'
   # A block has up to 66 mbarriers, more than the tool tracks by default. If a warp writes data for others, or overwrites
   # it, after an mbarrier at which one lane arrives for the warp, the tool reports a race that __syncwarp excludes: see
   # cuda/kernels/README.md.
