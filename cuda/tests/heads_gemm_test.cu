@@ -1,4 +1,7 @@
 // A GEMM with the heads epilogue gives the bits of the plain GEMM followed by launch_finish_qkv.
+#include "kernels/gemm/input_sums.h"
+#include "kernels/gemm/m128_wgmma.h"
+#include "kernels/gemm/skinny_wgmma.h"
 #include "kernels/norm.h"
 #include "kernels/qkv.h"
 #include "millrace/engine.h"
@@ -30,11 +33,11 @@ void check(int32_t q_type, int32_t type, Act act, Act cache, int32_t tokens, con
   std::vector<float> biases_of_rows = normals(width, 1, random);
   for (int64_t i = 3; i < width; i += 29) biases_of_rows[static_cast<size_t>(i)] *= 2e5f;  // some beyond f16
   Guarded bias(biases_of_rows), rope_table(normals(std::max(c.rope_dims, 1) * tokens, 1, random));
-  // Token t is at position 5 + t of the second of three blocks.
+  // Tokens are in the second and the third of three blocks each.
   std::vector<int32_t> slots, positions, tables, ids;
   for (int32_t t = 0; t < tokens; ++t) {
     slots.push_back(c.padding && t + 1 == tokens ? -1 : t);
-    positions.push_back(slots[static_cast<size_t>(t)] < 0 ? 0 : c.block_size + 5 + t);
+    positions.push_back(slots[static_cast<size_t>(t)] < 0 ? 0 : c.block_size + (5 + t) % (2 * c.block_size));
     tables.push_back(3 * t);
     for (int32_t b = 0; b < 3; ++b) ids.push_back(3 * tokens - 1 - (3 * t + b));
   }
@@ -51,7 +54,7 @@ void check(int32_t q_type, int32_t type, Act act, Act cache, int32_t tokens, con
   Guarded x(inputs.bits), row(normals(cols, 3, random)), weight(normals(cols, 1, random)), normed(static_cast<size_t>(cols) * 2);
   ASSERT_EQ(launch_rms_norm({row.as<float>(), weight.as<float>(), nullptr, normed.data(), act, 1, static_cast<int32_t>(cols), cols, cols,
                              1e-5f}, Stream{}), cudaSuccess);
-  Guarded sums(static_cast<size_t>(width * tokens) * 4);
+  Guarded sums(static_cast<size_t>(width * tokens) * 4), input_sums(static_cast<size_t>(input_sum_bytes(tokens, cols)));
   GemmArgs args;
   args.targets[0] = {q.weight, nullptr, sums.data(), width};
   args.targets[1] = {k.weight, nullptr, sums.data() + q_rows * 4, width};
@@ -61,6 +64,7 @@ void check(int32_t q_type, int32_t type, Act act, Act cache, int32_t tokens, con
   args.x_stride = cols;
   args.act = act;
   args.tokens = tokens;
+  args.input_sums = input_sums.data();
   ASSERT_EQ(launch_gemm(args, Stream{}), cudaSuccess);
   float* const biases[3] = {bias.as<float>(), bias.as<float>() + q_rows, bias.as<float>() + q_rows + kv_rows};
   const int64_t q_stride = q_rows + 8;
@@ -90,50 +94,91 @@ void check(int32_t q_type, int32_t type, Act act, Act cache, int32_t tokens, con
   uint8_t* const outs[3] = {got_q.data(), got_k.data(), got_v.data()};
   for (int i = 0; i < 3; ++i) args.targets[i].out = outs[i], args.targets[i].bias = c.bias ? biases[i] : nullptr;
   if (c.normed && tokens == 1) args.norm = {row.as<float>(), weight.as<float>(), 1e-5f};
-  ASSERT_EQ(launch_gemm(args, Stream{}), cudaSuccess);
-  EXPECT_EQ(got_q.read<uint16_t>(), want_q.read<uint16_t>()) << "queries";
-  EXPECT_EQ(got_k.read<uint16_t>(), want_k.read<uint16_t>()) << "keys";
-  EXPECT_EQ(got_v.read<uint16_t>(), want_v.read<uint16_t>()) << "values";
+  const auto gives_the_bits = [&](const char* what, auto&& run) {
+    for (Guarded* out : {&got_q, &got_k, &got_v}) out->write(std::vector<uint8_t>(out == &got_q ? static_cast<size_t>(q_stride * tokens) * 2 : plane, 0xa5));
+    const cudaError_t error = run();
+    if (error == cudaErrorNotSupported) return;
+    ASSERT_EQ(error, cudaSuccess) << what;
+    EXPECT_TRUE(got_q.read<uint16_t>() == want_q.read<uint16_t>()) << what << ": queries";
+    EXPECT_TRUE(got_k.read<uint16_t>() == want_k.read<uint16_t>()) << what << ": keys";
+    EXPECT_TRUE(got_v.read<uint16_t>() == want_v.read<uint16_t>()) << what << ": values";
+  };
+  gives_the_bits("the chosen kernel", [&] { return launch_gemm(args, Stream{}); });
+  if (tokens <= 8 || kernel_type(q_type) != kernel_type(type)) return;
+  int32_t device = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  for (int32_t form = 0; form < kSkinnyForms; ++form) {
+    if (skinny_wgmma_clusters(device, type, act, form) == 0) continue;
+    gives_the_bits("skinny", [&] { return launch_skinny_wgmma_as(form, device, args, 0, 3, Stream{}); });
+  }
+  for (const M128Share share : {M128Share::kK, M128Share::kTokens}) {
+    if (m128_wgmma_clusters(share, device, type, act) == 0) continue;
+    gives_the_bits("m128", [&] { return launch_m128_wgmma_as(share, device, args, 0, 3, Stream{}); });
+  }
 }
 
-// Returns the most tokens for which the heads epilogue supports weights of a type.
-int32_t most_tokens(int32_t type) {
+// Returns the most tokens, up to kManyTokens, for which the heads epilogue supports weights of a type.
+constexpr int32_t kManyTokens = 257;
+int32_t most_tokens(int32_t type, Act act) {
   Guarded memory(16, 0);
   GemmArgs args;
+  args.act = act;
   for (GemmTarget& t : args.targets) t.weight = {type, 64, 256, memory.data()};
   args.count = 3;
   args.heads.rope_style = MR_ROPE_NORM;
   args.heads.layout = {Act::kF16, 16, 1, 64, 64};
   int32_t most = 0;
-  for (args.tokens = 1; gemm_fuses_heads(args); ++args.tokens) most = args.tokens;
+  for (args.tokens = 1; args.tokens <= kManyTokens && gemm_fuses_heads(args); ++args.tokens) most = args.tokens;
   return most;
 }
+
+constexpr Heads kCases[] = {{4, 2, 64, 64, 16, false, true, false}, {3, 1, 128, 128, 32, true, false, false},
+                            {1, 1, 32, 32, 16, true, true, false},  {5, 5, 80, 32, 16, false, false, false},
+                            {2, 1, 96, 2, 32, true, true, false},   {2, 1, 256, 0, 16, false, true, false},
+                            {32, 8, 128, 128, 16, false, true, false},  // more tiles than there are blocks at once
+                            {2, 2, 64, 64, 16, true, true, true},   {1, 1, 512, 128, 16, false, true, false}};
+constexpr const Heads& kPadded = kCases[7];
 
 TEST_P(HeadsGemm, GivesTheBitsOfBothKernels) {
   const int32_t type = GetParam().type;
   std::mt19937 random(23);
-  const Heads cases[] = {{4, 2, 64, 64, 16, false, true, false}, {3, 1, 128, 128, 32, true, false, false},
-                         {1, 1, 32, 32, 16, true, true, false},  {5, 5, 80, 32, 16, false, false, false},
-                         {2, 1, 96, 2, 32, true, true, false},   {2, 1, 256, 0, 16, false, true, false},
-                         {32, 8, 128, 128, 16, false, true, false},  // more tiles than there are blocks at once
-                         {2, 2, 64, 64, 16, true, true, true},   {1, 1, 512, 128, 16, false, true, false}};
-  const int32_t most = most_tokens(type);
-  ASSERT_GE(most, 1);
   for (const Act act : acts_of(type)) {
-    for (const Heads& c : cases) {
+    const int32_t most = std::min(most_tokens(type, act), 8);
+    ASSERT_GE(most, 1);
+    for (const Heads& c : kCases) {
       check(type, type, act, act, 1, c, random);
       if (most > 1) check(type, type, act, act, most, c, random);
     }
-    for (int32_t tokens = 2; tokens < most; ++tokens) check(type, type, act, act, tokens, cases[7], random);
-    check(type, type, act, act == Act::kF16 ? Act::kBF16 : Act::kF16, 1, cases[0], random);
-    if (act == Act::kF16) check(kQ8_0, type, act, act, 1, cases[0], random);
+    for (int32_t tokens = 2; tokens < most; ++tokens) check(type, type, act, act, tokens, kPadded, random);
+    check(type, type, act, act == Act::kF16 ? Act::kBF16 : Act::kF16, 1, kCases[0], random);
+    if (act == Act::kF16) check(kQ8_0, type, act, act, 1, kCases[0], random);
   }
 }
 
-TEST(GemmHeadsEpilogue, OfFewTokensWhoseNeighboursTurn) {
-  EXPECT_EQ(most_tokens(kBF16), 1);
-  EXPECT_EQ(most_tokens(kQ8_0), 2);
-  EXPECT_EQ(most_tokens(kQ4_K), 8);
+// By wgmma.
+TEST_P(HeadsGemm, GivesTheBitsOfBothKernelsForManyTokens) {
+  const int32_t type = GetParam().type;
+  std::mt19937 random(24);
+  bool fuses = false;
+  for (const Act act : acts_of(type)) {
+    if (most_tokens(type, act) < kManyTokens) continue;
+    fuses = true;
+    for (const Heads& c : kCases) check(type, type, act, act, 77, c, random);
+    for (const int32_t tokens : {9, 16, 31, 64, 128, kManyTokens}) check(type, type, act, act, tokens, kPadded, random);
+    if (act == Act::kF16 && type != kQ8_0) check(kQ8_0, type, act, act, 40, kCases[0], random);
+  }
+  if (!fuses) GTEST_SKIP() << "no wgmma kernels multiply this type here";
+}
+
+TEST(GemmHeadsEpilogue, OfDecodedTokensWhoseNeighboursTurn) {
+  ASSERT_EQ(prepare_gemms(), cudaSuccess);
+  int32_t device = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  const bool wgmma = wgmma_available(device) && !MR_FREE_SPLITS;
+  EXPECT_EQ(most_tokens(kBF16, Act::kBF16), wgmma ? kManyTokens : 1);
+  EXPECT_EQ(most_tokens(kBF16, Act::kF16), 1);  // in several terms
+  EXPECT_EQ(most_tokens(kQ8_0, Act::kF16), wgmma ? kManyTokens : 2);
+  EXPECT_EQ(most_tokens(kQ4_K, Act::kF16), wgmma ? kManyTokens : 8);
   Guarded memory(16, 0);
   GemmArgs args;
   for (GemmTarget& t : args.targets) t.weight = {kQ4_K, 128, 256, memory.data()};
@@ -144,7 +189,15 @@ TEST(GemmHeadsEpilogue, OfFewTokensWhoseNeighboursTurn) {
   args.heads.layout = {Act::kF16, 16, 2, 64, 64};
   EXPECT_TRUE(gemm_fuses_heads(args));
   args.targets[2].weight.type = kQ8_0;  // its eight tokens use another kernel
+  EXPECT_EQ(gemm_fuses_heads(args), wgmma);
+  args.targets[2].out = memory.data() + 2;
   EXPECT_FALSE(gemm_fuses_heads(args));
+  args.targets[2].out = nullptr;
+  args.targets[0].out_stride = 129;
+  EXPECT_TRUE(gemm_fuses_heads(args) == wgmma);
+  args.tokens = 9;
+  EXPECT_FALSE(gemm_fuses_heads(args));
+  args.targets[0].out_stride = 0;
   args.tokens = 1;
   EXPECT_TRUE(gemm_fuses_heads(args));
   args.kind = GemmClass::kPrefill;

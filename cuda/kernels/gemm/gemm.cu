@@ -183,6 +183,25 @@ bool by_prefill(int32_t device, const GemmArgs& args, int32_t first, int32_t las
   return prefill_wgmma_time(shape, device, args, first, last) / 1000 < decode * args.targets[first].weight.cols / kRoundCols;
 }
 
+// Consecutive targets of one type of kernels share a launch. Returns the end of those that begin with `first`.
+int32_t launched_with(const GemmArgs& args, int32_t first) {
+  int32_t last = first + 1;
+  while (last < args.count && kernel_type(args.targets[last].weight.type) == kernel_type(args.targets[first].weight.type)) ++last;
+  return last;
+}
+
+// Returns whether the kernels of targets [first, last) run the epilogue kHeads. Those by wgmma store two rows at once.
+bool ends_heads(const GemmArgs& args, int32_t first, int32_t last) {
+  const int32_t type = args.targets[first].weight.type;
+  if (args.tokens <= few(type)) return true;
+  for (int32_t i = first; i < last; ++i)
+    if (reinterpret_cast<uintptr_t>(args.targets[i].out) % 4 != 0 || args.targets[i].out_stride % 2 != 0) return false;
+  int32_t device = 0;
+  const PreparedDevice* prepared_device = nullptr;
+  if (current(device, &prepared_device) != cudaSuccess) return false;
+  return skinny_wgmma_available(device, type, args.act) && !by_prefill(device, args, first, last);
+}
+
 bool valid(const GemmArgs& args) {
   if (args.count < 1 || args.count > kGemmTargets || args.tokens < 0 || args.x_stride % 8 != 0) return false;
   if ((reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.input_sums)) % 16 != 0) return false;
@@ -208,9 +227,7 @@ bool gemm_fuses_norm(const GemmArgs& args) {
 }
 
 bool gemm_fuses_heads(const GemmArgs& args) {
-  if (args.count != 3 || args.kind != GemmClass::kDecode || args.tokens < 1 || args.tokens > 8) return false;
-  for (int32_t i = 0; i < args.count; ++i)
-    if (args.tokens > few(args.targets[i].weight.type)) return false;
+  if (args.count != 3 || args.kind != GemmClass::kDecode || args.tokens < 1) return false;
   const GemmHeads& heads = args.heads;
   const KvLayout& layout = heads.layout;
   const int32_t dim = layout.head_dim;
@@ -218,7 +235,12 @@ bool gemm_fuses_heads(const GemmArgs& args) {
   if (layout.kv != Kv::kAct || dim < 1 || dim != layout.padded_dim || dim != pad_head_dim(dim) || layout.block_size < 1) return false;
   if (heads.rope_style != MR_ROPE_NORM || heads.rope_dims < 0 || heads.rope_dims % 2 != 0 || heads.rope_dims > dim) return false;
   const int64_t kv_rows = int64_t{layout.kv_heads} * dim;
-  return args.targets[0].weight.rows % dim == 0 && args.targets[1].weight.rows == kv_rows && args.targets[2].weight.rows == kv_rows;
+  if (args.targets[0].weight.rows % dim != 0 || args.targets[1].weight.rows != kv_rows || args.targets[2].weight.rows != kv_rows) return false;
+  for (int32_t first = 0, last; first < args.count; first = last) {
+    last = launched_with(args, first);
+    if (!ends_heads(args, first, last)) return false;
+  }
+  return true;
 }
 
 bool gemm_reads_input_sums(const GemmArgs& args) {
@@ -263,10 +285,8 @@ cudaError_t launch_gemm(const GemmArgs& args, const Stream& on) {
   const PreparedDevice* prepared_device = nullptr;
   cudaError_t error = current(device, &prepared_device);
   const bool wgmma = error == cudaSuccess && wgmma_available(device);
-  // Consecutive targets of one type of kernels share a launch.
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
-    last = first + 1;
-    while (last < args.count && kernel_type(args.targets[last].weight.type) == kernel_type(args.targets[first].weight.type)) ++last;
+    last = launched_with(args, first);
     if (wgmma && by_prefill(device, args, first, last)) {
       error = launch_prefill_wgmma(device, args, first, last, on);
     } else if (m128_wgmma_faster(device, args, first, last)) {

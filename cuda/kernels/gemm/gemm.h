@@ -128,9 +128,9 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up);
 // Returns whether launch_gemm can apply the RMS norm to x itself: one token of a width that one block can hold.
 bool gemm_fuses_norm(const GemmArgs& args);
 
-// Returns whether launch_gemm can run the epilogue kHeads: few tokens of class kDecode (one token for every type),
-// rotation of neighbouring dims, a cache of the layout's activation type, and heads of a padded width without a norm of
-// their own.
+// Returns whether launch_gemm can run the epilogue kHeads: class kDecode, rotation of neighbouring dims, a cache of the
+// layout's activation type, and heads of a padded width without a norm of their own. Without wgmma, and for weights that
+// need several terms, up to eight tokens; with it, out of each target must be aligned to two elements.
 bool gemm_fuses_heads(const GemmArgs& args);
 
 // Returns whether launch_gemm reads sums of x from input_sums, so that the kernel that writes x should write them too.

@@ -50,8 +50,8 @@ constexpr int32_t kMostNormed = 4096;
 constexpr int32_t kRegisterGroups = 2;  // groups of a slice whose inputs a warp keeps in registers
 
 // GemvForm is the tokens of a tile, and whether the tile is one panel, a gate's and an up's panel, or two panels of one
-// weight. kDouble1 has stages of whole groups, and is of a pair too. kRegisters*: gemv_registers.cuh. If a type does not have
-// a form, its function is null.
+// weight. kPair1 and kDouble1 take either two; kDouble1 has stages of whole groups. kRegisters*: gemv_registers.cuh. If a type
+// does not have a form, its function is null.
 enum class GemvForm : int32_t { kSingle1 = 0, kPair1, kDouble1, kSingle8, kPair8, kDouble8, kRegistersSingle8, kRegistersPair8 };
 constexpr int32_t kGemvForms = 8;
 

@@ -57,7 +57,7 @@ struct GemvTile {
   const GemvParams& p;
   float* partial_sums;  // two buffers of S::reduction floats, used alternately
   int32_t warp, lane;
-  HeadsEpilogue heads = {};
+  HeadsRow heads = {};
 
   // Returns whether the block runs the epilogue kHeads; tiles of two panels do not.
   __device__ __forceinline__ bool ends_heads() const { return S::panels == 1 && p.epilogue == Epilogue::kHeads; }

@@ -1,7 +1,8 @@
-// heads_epilogue: the epilogue of queries, keys and values for few tokens (Epilogue::kHeads).
+// heads_epilogue: the epilogue of queries, keys and values (Epilogue::kHeads).
 //
-// Half a warp stores the 16 rows of a panel for one token, so neighbouring lanes hold the two dims that are rotated
-// together. Destination and rotation are looked up one tile ahead, so that nothing waits once the sums are there.
+// Two neighbouring rows are rotated together. GEMV kernels have them in neighbouring lanes (HeadsRow): half a warp stores
+// the 16 rows of a panel for one token. Kernels by wgmma have them in one lane (HeadsPairs). Destination and rotation are
+// looked up ahead of the sums, so that nothing waits once these are there.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -9,22 +10,23 @@
 
 namespace mr::cuda {
 
-// HeadsEpilogue is the row that a thread stores.
-struct HeadsEpilogue {
-  int64_t place = -1;      // of its token: elements from the layer's first key or value; -1: padding, or there is no token
+// Returns where a token's keys and values begin, in elements from the layer's first; -1: the token is padding. Its inputs
+// were written before the kernel ahead of the GEMM began (launch.h, 4).
+__device__ __forceinline__ int64_t heads_place(const GemmHeads& heads, int32_t token) {
+  if (heads.rows.slot[token] < 0) return -1;
+  const int32_t position = heads.rows.position[token], size = heads.layout.block_size;
+  const int64_t block = heads.rows.block_ids[heads.rows.table[token] + position / size];
+  return block * heads.layout.block_elements() + int64_t{position % size} * heads.layout.padded_dim;
+}
+
+// HeadsRow is the row that a thread stores.
+struct HeadsRow {
+  int64_t place = -1;      // of its token, as heads_place returns it; -1 too if there is no token
   uint16_t* to = nullptr;  // null: nothing is stored
   float cosine = 1, sine = 0;
   bool rotates = false;
 
-  // Finds a token's position in the cache. Its inputs were written before the kernel ahead of the GEMM began (launch.h,
-  // 4).
-  __device__ __forceinline__ void find(const GemmHeads& heads, int32_t token) {
-    place = -1;
-    if (heads.rows.slot[token] < 0) return;
-    const int32_t position = heads.rows.position[token], size = heads.layout.block_size;
-    const int64_t block = heads.rows.block_ids[heads.rows.table[token] + position / size];
-    place = block * heads.layout.block_elements() + int64_t{position % size} * heads.layout.padded_dim;
-  }
+  __device__ __forceinline__ void find(const GemmHeads& heads, int32_t token) { place = heads_place(heads, token); }
 
   // Selects a row of a target for the token that find() looked up.
   __device__ __forceinline__ void aim(const GemmHeads& heads, const KernelTarget& target, int32_t row, int32_t token) {
@@ -47,6 +49,60 @@ struct HeadsEpilogue {
     const float other = __shfl_xor_sync(0xffffu << (lane & 16), y, 1);
     if (rotates) y = row % 2 == 0 ? y * cosine - other * sine : other * sine + y * cosine;
     if (to != nullptr) *to = act_bits(act, act == Act::kF16 ? within_f16(y) : y);
+  }
+};
+
+// HeadsPairs are two pairs of neighbouring rows of one head, of any token: row and row + 1, and those `apart` rows further.
+// row is even.
+template <int32_t apart>
+struct HeadsPairs {
+  // Token is what is loaded of a token ahead of its sums.
+  struct Token {
+    int64_t place;  // as heads_place returns it
+    float cosine[2], sine[2];
+  };
+
+  const GemmHeads& heads;
+  uint16_t* first;   // the first row of the first token's query, or of block 0's first key or value
+  int64_t stride;    // elements from a token's query to the next
+  int32_t pair;      // the first pair's index in its head
+  int32_t rotating;  // pairs of the head that are rotated
+  bool query;
+
+  __device__ __forceinline__ HeadsPairs(const GemmHeads& heads, const KernelTarget& target, int32_t row)
+      : heads(heads), stride(target.out_stride), rotating(target.role < 2 ? heads.rope_dims / 2 : 0), query(target.role == 0) {
+    const int32_t dim = heads.layout.head_dim, head = row / dim, d = row % dim;
+    pair = d / 2;
+    first = static_cast<uint16_t*>(target.out) + (query ? row : head * heads.layout.head_elements() + d);
+  }
+
+  __device__ __forceinline__ bool rotates(int32_t i) const { return pair + i * (apart / 2) < rotating; }
+
+  __device__ __forceinline__ void load(Token& out, int32_t token) const {
+    const float* const cosines = heads.rope_table + int64_t{token} * heads.rope_dims + pair;
+    out.place = heads_place(heads, token);
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      out.cosine[i] = rotates(i) ? cosines[i * (apart / 2)] : 1;
+      out.sine[i] = rotates(i) ? cosines[rotating + i * (apart / 2)] : 0;
+    }
+  }
+
+  // y: of the first pair's rows, then of the second's.
+  __device__ __forceinline__ void store(const Token& from, int32_t token, const float (&y)[4]) const {
+    const bool padding = from.place < 0;
+    if (padding && !query) return;
+    uint16_t* const to = first + (query ? token * stride : from.place);
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      float even = padding ? 0 : y[i * 2], odd = padding ? 0 : y[i * 2 + 1];
+      if (rotates(i)) {
+        const float x = even * from.cosine[i] - odd * from.sine[i];
+        odd = even * from.sine[i] + odd * from.cosine[i];
+        even = x;
+      }
+      *reinterpret_cast<uint32_t*>(to + i * apart) = act_bits(heads.layout.act, even, odd);
+    }
   }
 };
 

@@ -120,7 +120,8 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
     grid_wait();
     StageCursor cursor;
     uint32_t phase = 0;
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+    int32_t item = first_item();
+    for (;; item += p.item_stride, phase ^= 1) {
 #pragma unroll 1
       for (int32_t pair = 0; pair < 2; ++pair) {
         Sums slices[2] = {};
@@ -137,8 +138,9 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
         }
       }
       this->signal(ready);
-      if (this->last(item)) this->template finish<true>(item, phase);
+      if (this->last(item)) break;
     }
+    this->template finish<true>(item, phase);
   }
 };
 

@@ -288,7 +288,8 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
     cursor.left = (slice_group(slices) - slice_group(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
     begin(s, cursor);
     uint32_t phase = 0;
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+    int32_t item = first_item();
+    for (;; item += p.item_stride, phase ^= 1) {
       if constexpr (Pipeline::whole) {
 #pragma unroll 1
         for (int32_t four = 0; four < 2; ++four) add_four(s, cursor, four, phase);
@@ -301,10 +302,10 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
         }
       }
       this->signal(Pipeline::ready);
-      if (!this->last(item)) continue;
-      grid_wait();
-      this->template finish<true>(item, phase);
+      if (this->last(item)) break;
     }
+    grid_wait();
+    this->template finish<true>(item, phase);
   }
 };
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/act.cuh"
+#include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/pipeline.cuh"
 #include "kernels/gemm/prefill_wgmma.h"
@@ -133,7 +134,9 @@ struct M128Reduction {
     const bool waits = !multiplying || p.pair;
     if (waits) await(ready, phase);
     if (p.pair) return end_pair<workers>(tile, token0, columns, worker);
-    end_rows<workers>(tile, token0, columns, worker, waits ? 0 : 1 + phase);
+    const uint32_t wait_for = waits ? 0 : 1 + phase;
+    if (p.epilogue == Epilogue::kHeads) end_rows<workers, HeadsEnd>(tile, token0, columns, worker, wait_for);
+    else end_rows<workers, RowsEnd>(tile, token0, columns, worker, wait_for);
   }
 
   using Four = float[4];  // neighbouring rows that a lane finishes together
@@ -204,28 +207,63 @@ struct M128Reduction {
     for (int32_t i = 0; i < 4; ++i) bias[i] = target.bias != nullptr && row + i < target.rows ? target.bias[row + i] : 0;
   }
 
+  // RowsEnd stores four rows as f32, or adds them to the residual. Ahead is what it loads of a token ahead of the sums; a warp
+  // loads it for as many pairs of columns at once as kOfConsumers and kOfSpares say.
+  struct RowsEnd {
+    using Ahead = Four;
+    static constexpr int32_t kOfConsumers = sets_, kOfSpares = 2;
+    const Result<float> result;
+    const bool adds;
+
+    __device__ __forceinline__ RowsEnd(const WgmmaParams& p, const KernelTarget& target, int32_t row)
+        : result(target, row), adds(p.epilogue == Epilogue::kAddF32) {}
+    __device__ __forceinline__ void load(Ahead& before, int32_t token) const {
+      if (adds) result.read(before, token);
+    }
+    __device__ __forceinline__ void store(const Ahead& before, int32_t token, Four& y) const {
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        if (adds) y[i] = before[i] + y[i];
+      }
+      result.write(y, token);
+    }
+  };
+
+  // HeadsEnd stores four rows of queries, keys or values. Rows come in whole panels, so that all four exist or none.
+  struct HeadsEnd {
+    using Ahead = HeadsPairs<2>::Token;
+    static constexpr int32_t kOfConsumers = sets_ > 2 ? sets_ / 2 : 2, kOfSpares = whole || sets_ > 2 ? 1 : 2;  // more would spill
+    const HeadsPairs<2> pairs;
+    const bool exist;
+
+    __device__ __forceinline__ HeadsEnd(const WgmmaParams& p, const KernelTarget& target, int32_t row)
+        : pairs(p.heads, target, row), exist(row < target.rows) {}
+    __device__ __forceinline__ void load(Ahead& out, int32_t token) const { pairs.load(out, token); }
+    __device__ __forceinline__ void store(const Ahead& from, int32_t token, const Four& y) const {
+      if (exist) pairs.store(from, token, y);
+    }
+  };
+
   // A warp has two columns at a time, of a pair four. wait_for: 0, or 1 + the phase of the sums' barrier.
-  template <int32_t workers>
+  template <int32_t workers, class End>
   __device__ __forceinline__ void end_rows(int32_t tile, int32_t token0, int32_t columns, int32_t worker, uint32_t wait_for) const {
     constexpr int32_t lanes = own_rows / 4, step = 32 / lanes * workers;
-    constexpr int32_t sets = workers == 8 ? sets_ : 2, together = 2;
+    constexpr int32_t sets = workers == 8 ? End::kOfConsumers : End::kOfSpares, together = sets < 2 ? 1 : 2;
     static_assert(sets % together == 0);
     int32_t within;
     const KernelTarget& target = target_of(p, tile, within);
     const int32_t local = (whole ? 0 : rank * own_rows) + lane % lanes * 4, row = within * Layout::rows + local;
     const Source sums = source(local);
-    const Result<float> result(target, row);
-    const bool biased = target.bias != nullptr, adds = p.epilogue == Epilogue::kAddF32;
+    const End end(p, target, row);
+    const bool biased = target.bias != nullptr;
     Four bias;
     load_bias(bias, target, row);
 #pragma unroll 1
     for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * sets) {
-      Four before[sets];
-      if (adds) {
+      typename End::Ahead ahead[sets];
 #pragma unroll
-        for (int32_t j = 0; j < sets; ++j) {
-          if (c + j * step < columns) result.read(before[j], token0 + c + j * step);
-        }
+      for (int32_t j = 0; j < sets; ++j) {
+        if (c + j * step < columns) end.load(ahead[j], token0 + c + j * step);
       }
       if (wait_for != 0) await(ready, wait_for - 1);
 #pragma unroll
@@ -240,9 +278,8 @@ struct M128Reduction {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
             if (biased) y[j][i] += bias[i];
-            if (adds) y[j][i] = before[first + j][i] + y[j][i];
           }
-          result.write(y[j], token0 + column);
+          end.store(ahead[first + j], token0 + column, y[j]);
         }
       }
     }

@@ -207,6 +207,7 @@ WgmmaParams wgmma_params(const GemmArgs& args, int32_t first, int32_t last, int3
   set_partitions(p, args.epilogue == Epilogue::kAddF32 ? (p.units + kPartitionUnits - 1) / kPartitionUnits : 1);
   p.partition_groups = static_cast<uint32_t>(2 * divided(p.units, kGroupUnits));
   p.epilogue = args.epilogue;
+  p.heads = args.heads;
   p.semaphores = args.semaphores;
   p.x_scale = args.x_scale;
   p.pair_share = 1 / args.pair_scale;
@@ -215,7 +216,7 @@ WgmmaParams wgmma_params(const GemmArgs& args, int32_t first, int32_t last, int3
   for (int32_t i = first; i < last; ++i) {
     const GemmTarget& t = args.targets[i];
     const int32_t panels = static_cast<int32_t>((t.weight.rows + kPanelRows - 1) / kPanelRows);
-    p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows), panels, p.tiles};
+    p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows), panels, p.tiles, i};
     if (!p.pair || i == first) p.tiles += (panels + panels_a_tile - 1) / panels_a_tile;
   }
   return p;

@@ -27,6 +27,7 @@ struct WgmmaParams {
   float x_scale, pair_share;     // sums are multiplied by x_scale, the result of a pair by pair_share
   int32_t gelu;                  // bool: a pair's activation is GELU
   int32_t tokens_early;          // bool: the kernel ahead writes input sums alone, so tokens may be read while it runs
+  GemmHeads heads;
   uint32_t* semaphores;               // GemmArgs::semaphores
   uint32_t partition_groups, partition_share;  // twice the groups of 256 columns; 2^31 / partitions, rounded up
 };

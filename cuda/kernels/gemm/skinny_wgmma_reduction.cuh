@@ -9,6 +9,7 @@
 
 #include "kernels/gemm/prefill_wgmma.h"
 #include "kernels/gemm/activation.cuh"
+#include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/pipeline.cuh"
 #include "kernels/gemm/skinny_wgmma.h"
 #include "kernels/gemm/targets.cuh"
@@ -62,8 +63,10 @@ struct SkinnyReduction {
     if (p.pair) {
       barrier_wait(sums_ready + ended * 8, phase);
       end_pair(item);
+    } else if (p.epilogue == Epilogue::kHeads) {
+      end_rows<HeadsEnd>(item);
     } else {
-      end_rows(item);
+      end_rows<RowsEnd>(item);
     }
     ended ^= 1;
     if (ended == 0) phase ^= 1;
@@ -85,14 +88,58 @@ struct SkinnyReduction {
     for (int32_t i = 0; i < 4; ++i) y[i] = (v[0][i] + v[1][i]) + (v[2][i] + v[3][i]);
   }
 
+  // RowsEnd stores a fragment as f32, or adds it to the residual. Ahead is what it loads ahead of the sums. row and token: of a
+  // lane's first sum.
+  struct RowsEnd {
+    using Ahead = float[4];
+    const WgmmaParams& p;
+    const KernelTarget& target;
+
+    template <class F>
+    __device__ __forceinline__ void each(int32_t row, int32_t token, F&& call) const {
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        const int32_t r = row + i / 2 * 8, t = token + i % 2;
+        if (r < target.rows && t < p.tokens) call(i, static_cast<float*>(target.out)[t * target.out_stride + r]);
+      }
+    }
+    __device__ __forceinline__ void load(Ahead& before, int32_t row, int32_t token, int32_t) const {
+      if (p.epilogue == Epilogue::kAddF32) each(row, token, [&](int32_t i, const float& out) { before[i] = out; });
+    }
+    __device__ __forceinline__ void store(const Ahead& before, int32_t row, int32_t token, int32_t, const float (&y)[4]) const {
+      each(row, token, [&](int32_t i, float& out) { out = p.epilogue == Epilogue::kAddF32 ? before[i] + y[i] : y[i]; });
+    }
+  };
+
+  // HeadsEnd stores a fragment of queries, keys or values. The lanes of rows g and g + 1, g even, have two tokens of each; the
+  // first takes both rows of one token, the other those of the next.
+  struct HeadsEnd {
+    using Ahead = HeadsPairs<8>::Token;
+    const WgmmaParams& p;
+    const KernelTarget& target;
+
+    __device__ __forceinline__ void load(Ahead& out, int32_t row, int32_t token, int32_t lane) const {
+      const int32_t odd = lane / 4 % 2, own = token + odd;
+      if (row < target.rows && own < p.tokens) HeadsPairs<8>(p.heads, target, row - odd).load(out, own);
+    }
+    __device__ __forceinline__ void store(const Ahead& from, int32_t row, int32_t token, int32_t lane, const float (&y)[4]) const {
+      const int32_t odd = lane / 4 % 2, own = token + odd;
+      const float first = __shfl_xor_sync(0xffffffffu, odd ? y[0] : y[1], 4), second = __shfl_xor_sync(0xffffffffu, odd ? y[2] : y[3], 4);
+      const float pairs[4] = {odd ? first : y[0], odd ? y[1] : first, odd ? second : y[2], odd ? y[3] : second};
+      if (row < target.rows && own < p.tokens) HeadsPairs<8>(p.heads, target, row - odd).store(from, own, pairs);
+    }
+  };
+
+  template <class End>
   __device__ __forceinline__ void end_rows(int32_t item) const {
     const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens + lane % 4 * 2;
     int32_t within;
     const KernelTarget& target = target_of(p, tile, within);
+    const End end{p, target};
     const int32_t row0 = (within * kSkinnyPanels + rank * 2) * kPanelRows + lane / 4;
-    // The fragments of the two panels are dealt to the eight warps. The residual is loaded ahead of the sums.
+    // The fragments of the two panels are dealt to the eight warps.
     constexpr int32_t all = 2 * Layout::eights, most = (all + 7) / 8;
-    float before[most][4];
+    typename End::Ahead ahead[most];
     const auto each = [&](auto&& call) {
 #pragma unroll
       for (int32_t k = 0; k < most; ++k) {
@@ -100,34 +147,18 @@ struct SkinnyReduction {
         if (all % 8 == 0 || index < all) call(k, place, n, row0 + place * kPanelRows, token0 + n * 8);
       }
     };
-    if (p.epilogue == Epilogue::kAddF32) {
-      each([&](int32_t k, int32_t, int32_t, int32_t row, int32_t token) {
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-          const int32_t r = row + i / 2 * 8, t = token + i % 2;
-          const bool inside = r < target.rows && t < p.tokens;
-          before[k][i] = inside ? static_cast<const float*>(target.out)[t * target.out_stride + r] : 0;
-        }
-      });
-    }
+    each([&](int32_t k, int32_t, int32_t, int32_t row, int32_t token) { end.load(ahead[k], row, token, lane); });
     barrier_wait(sums_ready + ended * 8, phase);
     each([&](int32_t k, int32_t place, int32_t n, int32_t row, int32_t token) {
       float y[4];
       reduced(y, place, n);
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) {
-        const int32_t r = row + i / 2 * 8, t = token + i % 2;
-        if (r >= target.rows || t >= p.tokens) continue;
+        const int32_t r = row + i / 2 * 8;
         y[i] *= p.x_scale;
-        if (target.bias != nullptr) y[i] += target.bias[r];
-        const int64_t element = t * target.out_stride + r;
-        switch (p.epilogue) {
-          case Epilogue::kStoreF32: static_cast<float*>(target.out)[element] = y[i]; break;
-          case Epilogue::kAddF32: static_cast<float*>(target.out)[element] = before[k][i] + y[i]; break;
-          case Epilogue::kSwiGLU:
-          case Epilogue::kHeads: break;
-        }
+        if (target.bias != nullptr && r < target.rows) y[i] += target.bias[r];
       }
+      end.store(ahead[k], row, token, lane, y);
     });
   }
 
