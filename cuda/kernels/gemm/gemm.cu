@@ -70,8 +70,8 @@ cudaError_t current(int32_t& device, const PreparedDevice** out) {
 
 int64_t panels_of(const PackedWeight& weight) { return (weight.rows + kPanelRows - 1) / kPanelRows; }
 
-// panels: of all targets, or of one target of a pair; groups: of a panel.
-const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const GemmArgs& args, int64_t panels, int32_t groups) {
+// type: of the targets; panels: of all targets, or of one target of a pair; groups: of a panel.
+const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const GemmArgs& args, int32_t type, int64_t panels, int32_t groups) {
   const auto of = [&](GemvForm form) -> const PreparedKernel& { return forms[static_cast<int32_t>(form)]; };
   const bool pair = args.epilogue == Epilogue::kSwiGLU;
   const PreparedKernel& one = of(pair ? GemvForm::kPair1 : GemvForm::kSingle1);
@@ -79,12 +79,18 @@ const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const Ge
   const PreparedKernel& registers = of(pair ? GemvForm::kRegistersPair8 : GemvForm::kRegistersSingle8);
   const PreparedKernel& two_panels = of(GemvForm::kDouble8);
   const PreparedKernel& whole_groups = of(GemvForm::kDouble1);
-  // Two panels in stages of whole groups take a third fewer instructions for one token, but a warp's slice must have several
-  // groups to fill the pipeline: pairs of 8B became 3 % faster (4 096 columns), of 1B 1.5 % slower (2 048). One weight needs
-  // tiles for every block. Before Hopper the stages leave room for fewer blocks.
-  const bool room = whole_groups.tiles_at_once > 0 && whole_groups.tiles_at_once >= one.tiles_at_once, several = groups >= 2 * kSlices;
-  const bool many = args.epilogue != Epilogue::kHeads && panels > 2 * int64_t{whole_groups.tiles_at_once};
-  if (args.tokens == 1 && room && several && (pair || many)) return whole_groups;
+  // Of one token, a tile may have two panels, if as many blocks fit and one weight has tiles for each of them. In stages of whole
+  // groups they take a third fewer instructions, but a warp's slice must have several groups to fill the pipeline: pairs of 8B
+  // became 3 % faster (4 096 columns), of 1B 1.5 % slower (2 048). Where a group is a unit, the kernel of a pair halves the
+  // reductions of one weight, at which all warps meet.
+  const PreparedKernel& pair_or_two = of(GemvForm::kPair1);
+  const bool long_slices = groups >= 2 * kSlices, short_groups = quantised(type) && kWeightFormats[weight_format_index(type)].units == 1;
+  const auto suits = [&](const PreparedKernel& two) {
+    const bool many = pair || (args.epilogue != Epilogue::kHeads && panels > 2 * int64_t{two.tiles_at_once});
+    return args.tokens == 1 && two.tiles_at_once > 0 && two.tiles_at_once >= one.tiles_at_once && many;
+  };
+  if (long_slices && suits(whole_groups)) return whole_groups;
+  if (short_groups && suits(pair_or_two)) return pair_or_two;
   const bool fits = registers.tiles_at_once > 0 && groups <= kRegisterGroups * kSlices && args.tokens <= 8;
   // The register kernel loads all its inputs before its first product, while the async kernel loads tokens as it goes.
   // For one or two tokens that pays only over many tiles, and for one only if another kernel norms it, because this one
@@ -113,7 +119,7 @@ cudaError_t launch_gemv(const PreparedDevice& device, const GemmArgs& args, int3
   int64_t all_panels = 0;
   for (int32_t i = first; i < (pair ? first + 1 : last); ++i) all_panels += panels_of(args.targets[i].weight);
   const auto& forms = device.gemv[weight_format_index(weight.type)][static_cast<int32_t>(args.act)];
-  const PreparedKernel& prepared_kernel = choose(forms, args, all_panels, p.groups);
+  const PreparedKernel& prepared_kernel = choose(forms, args, weight.type, all_panels, p.groups);
   const GemvKernel& kernel = prepared_kernel.kernel;
   if (prepared_kernel.tiles_at_once == 0) return cudaErrorNotSupported;
 
