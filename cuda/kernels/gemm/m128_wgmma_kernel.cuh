@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   block.empty = block.full + Layout::stages * 8;
   block.ready = block.empty + Layout::stages * 8;
   block.free = block.ready + 8;
-  run_m128<208, 88>(block);
+  run_m128<200, 104>(block);
 #endif
 }
 #endif

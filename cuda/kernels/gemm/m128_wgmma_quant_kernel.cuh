@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   block.ready = block.empty_sums + 8;
   block.free = block.ready + 8;
   if constexpr (Block::whole) run_m128<224, 56>(block);
-  else run_m128<208, 88>(block);
+  else run_m128<200, 104>(block);
 #endif
 }
 #endif

@@ -141,29 +141,44 @@ struct M128Reduction {
 
   using Four = float[4];  // neighbouring rows that a lane finishes together
 
-  // Source is the sums of four rows, from `row` of the tile on.
+  // Source is the sums of four rows, from `row` of the tile on. Parts of several columns are requested before the first is used,
+  // because another block's take as long as those of L2.
   struct Source {
     uint32_t own, other;  // where this block's sums begin, and the other's
     int32_t piece;
 
-    // Adds the two blocks' sums of a column, if they share it; columns past the last are read as the last.
-    __device__ __forceinline__ void reduced(Four& y, int32_t column, float scale) const {
+    struct Parts {
+      uint4 own, other;
+    };
+    // Columns past the last are read as the last.
+    __device__ __forceinline__ Parts request(int32_t column) const {
       const int32_t c = min(column, tokens - 1), offset = c * (Layout::rows * 4) + (piece ^ Layout::swizzle(c)) * 16;
-      const uint4 a = load_shared16(own + offset);
+      Parts parts{};
+      if constexpr (!whole) parts.other = load_remote16(other + offset);
+      parts.own = load_shared16(own + offset);
+      return parts;
+    }
+    // Adds the two blocks' sums of a column, if they share it.
+    __device__ __forceinline__ static void reduce(Four& y, const Parts& parts, float scale) {
+      const uint4& a = parts.own;
+      const uint4& b = parts.other;
       if constexpr (whole) {
         y[0] = __uint_as_float(a.x) * scale;
         y[1] = __uint_as_float(a.y) * scale;
         y[2] = __uint_as_float(a.z) * scale;
         y[3] = __uint_as_float(a.w) * scale;
-        return;
+      } else {
+        y[0] = (__uint_as_float(a.x) + __uint_as_float(b.x)) * scale;
+        y[1] = (__uint_as_float(a.y) + __uint_as_float(b.y)) * scale;
+        y[2] = (__uint_as_float(a.z) + __uint_as_float(b.z)) * scale;
+        y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
       }
-      const uint4 b = load_remote16(other + offset);
-      y[0] = (__uint_as_float(a.x) + __uint_as_float(b.x)) * scale;
-      y[1] = (__uint_as_float(a.y) + __uint_as_float(b.y)) * scale;
-      y[2] = (__uint_as_float(a.z) + __uint_as_float(b.z)) * scale;
-      y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
     }
   };
+  // Keeps requests together: ptxas moves no load below a barrier of the warp. A block's own sums need no such haste.
+  __device__ __forceinline__ static void hold() {
+    if constexpr (!whole) __syncwarp();
+  }
   __device__ __forceinline__ Source source(int32_t row) const { return {reduction, remote(reduction, rank ^ 1), row / 4}; }
 
   // Result is where four rows of a target are written.
@@ -211,7 +226,7 @@ struct M128Reduction {
   // loads it for as many pairs of columns at once as kOfConsumers and kOfSpares say.
   struct RowsEnd {
     using Ahead = Four;
-    static constexpr int32_t kOfConsumers = sets_, kOfSpares = 2;
+    static constexpr int32_t kOfConsumers = sets_, kOfSpares = whole ? 2 : 4;
     const Result<float> result;
     const bool adds;
 
@@ -248,7 +263,7 @@ struct M128Reduction {
   template <int32_t workers, class End>
   __device__ __forceinline__ void end_rows(int32_t tile, int32_t token0, int32_t columns, int32_t worker, uint32_t wait_for) const {
     constexpr int32_t lanes = own_rows / 4, step = 32 / lanes * workers;
-    constexpr int32_t sets = workers == 8 ? End::kOfConsumers : End::kOfSpares, together = sets < 2 ? 1 : 2;
+    constexpr int32_t sets = workers == 8 ? End::kOfConsumers : End::kOfSpares, together = workers == 8 ? 2 : sets;
     static_assert(sets % together == 0);
     int32_t within;
     const KernelTarget& target = target_of(p, tile, within);
@@ -268,18 +283,21 @@ struct M128Reduction {
       if (wait_for != 0) await(ready, wait_for - 1);
 #pragma unroll
       for (int32_t first = 0; first < sets; first += together) {
-        Four y[together];
+        typename Source::Parts parts[together];
 #pragma unroll
-        for (int32_t j = 0; j < together; ++j) sums.reduced(y[j], c + (first + j) * step, p.x_scale);
+        for (int32_t j = 0; j < together; ++j) parts[j] = sums.request(c + (first + j) * step);
+        hold();
 #pragma unroll
         for (int32_t j = 0; j < together; ++j) {
+          Four y;
+          Source::reduce(y, parts[j], p.x_scale);
           const int32_t column = c + (first + j) * step;
           if (column >= columns) continue;
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
-            if (biased) y[j][i] += bias[i];
+            if (biased) y[i] += bias[i];
           }
-          end.store(ahead[first + j], token0 + column, y[j]);
+          end.store(ahead[first + j], token0 + column, y);
         }
       }
     }
@@ -298,11 +316,18 @@ struct M128Reduction {
     load_bias(bias[1], p.targets[1], row);
 #pragma unroll 1
     for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * together) {
+      typename Source::Parts of_gate[together], of_up[together];
+#pragma unroll
+      for (int32_t j = 0; j < together; ++j) {
+        of_gate[j] = gates.request(c + j * step);
+        of_up[j] = ups.request(c + j * step);
+      }
+      hold();
       Four gate[together], up[together];
 #pragma unroll
       for (int32_t j = 0; j < together; ++j) {
-        gates.reduced(gate[j], c + j * step, p.x_scale);
-        ups.reduced(up[j], c + j * step, p.x_scale);
+        Source::reduce(gate[j], of_gate[j], p.x_scale);
+        Source::reduce(up[j], of_up[j], p.x_scale);
       }
       float y[together * 4];
 #pragma unroll
