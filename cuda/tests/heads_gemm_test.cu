@@ -1,6 +1,5 @@
 // A GEMM with the heads epilogue gives the bits of the plain GEMM followed by launch_finish_qkv.
 #include "kernels/gemm/input_sums.h"
-#include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/skinny_wgmma.h"
 #include "kernels/norm.h"
 #include "kernels/qkv.h"
@@ -94,42 +93,42 @@ void check(int32_t q_type, int32_t type, Act act, Act cache, int32_t tokens, con
   uint8_t* const outs[3] = {got_q.data(), got_k.data(), got_v.data()};
   for (int i = 0; i < 3; ++i) args.targets[i].out = outs[i], args.targets[i].bias = c.bias ? biases[i] : nullptr;
   if (c.normed && tokens == 1) args.norm = {row.as<float>(), weight.as<float>(), 1e-5f};
-  const auto gives_the_bits = [&](const char* what, auto&& run) {
-    for (Guarded* out : {&got_q, &got_k, &got_v}) out->write(std::vector<uint8_t>(out == &got_q ? static_cast<size_t>(q_stride * tokens) * 2 : plane, 0xa5));
-    const cudaError_t error = run();
-    if (error == cudaErrorNotSupported) return;
-    ASSERT_EQ(error, cudaSuccess) << what;
-    EXPECT_TRUE(got_q.read<uint16_t>() == want_q.read<uint16_t>()) << what << ": queries";
-    EXPECT_TRUE(got_k.read<uint16_t>() == want_k.read<uint16_t>()) << what << ": keys";
-    EXPECT_TRUE(got_v.read<uint16_t>() == want_v.read<uint16_t>()) << what << ": values";
+  const auto gives_the_bits = [&](auto&& run) {
+    got_q.write(std::vector<uint8_t>(static_cast<size_t>(q_stride * tokens) * 2, 0xa5));
+    for (Guarded* out : {&got_k, &got_v}) out->write(std::vector<uint8_t>(plane, 0xa5));
+    ASSERT_EQ(run(), cudaSuccess);
+    EXPECT_TRUE(got_q.read<uint16_t>() == want_q.read<uint16_t>()) << "queries";
+    EXPECT_TRUE(got_k.read<uint16_t>() == want_k.read<uint16_t>()) << "keys";
+    EXPECT_TRUE(got_v.read<uint16_t>() == want_v.read<uint16_t>()) << "values";
   };
-  gives_the_bits("the chosen kernel", [&] { return launch_gemm(args, Stream{}); });
+  gives_the_bits([&] { return launch_gemm(args, Stream{}); });
   if (tokens <= 8 || kernel_type(q_type) != kernel_type(type)) return;
   int32_t device = 0;
   ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
-  for (int32_t form = 0; form < kSkinnyForms; ++form) {
-    if (skinny_wgmma_clusters(device, type, act, form) == 0) continue;
-    gives_the_bits("skinny", [&] { return launch_skinny_wgmma_as(form, device, args, 0, 3, Stream{}); });
-  }
-  for (const M128Share share : {M128Share::kK, M128Share::kTokens}) {
-    if (m128_wgmma_clusters(share, device, type, act) == 0) continue;
-    gives_the_bits("m128", [&] { return launch_m128_wgmma_as(share, device, args, 0, 3, Stream{}); });
+  for (const int32_t form : {kSkinnySixtyFour - 1, kSkinnySixtyFour}) {  // tiles of 32 and of 64 tokens
+    SCOPED_TRACE(testing::Message() << "form " << form);
+    gives_the_bits([&] { return launch_skinny_wgmma_as(form, device, args, 0, 3, Stream{}); });
   }
 }
 
-// Returns the most tokens, up to kManyTokens, for which the heads epilogue supports weights of a type.
-constexpr int32_t kManyTokens = 257;
-int32_t most_tokens(int32_t type, Act act) {
+// Returns whether the heads epilogue supports weights of a type.
+bool fuses(int32_t type, Act act, int32_t tokens) {
   Guarded memory(16, 0);
   GemmArgs args;
   args.act = act;
+  args.tokens = tokens;
   for (GemmTarget& t : args.targets) t.weight = {type, 64, 256, memory.data()};
   args.count = 3;
   args.heads.rope_style = MR_ROPE_NORM;
   args.heads.layout = {Act::kF16, 16, 1, 64, 64};
-  int32_t most = 0;
-  for (args.tokens = 1; args.tokens <= kManyTokens && gemm_fuses_heads(args); ++args.tokens) most = args.tokens;
-  return most;
+  return gemm_fuses_heads(args);
+}
+
+// Returns the most tokens up to which it supports them.
+int32_t few_tokens(int32_t type, Act act) {
+  int32_t few = 0;
+  while (few < 64 && fuses(type, act, few + 1)) ++few;
+  return few;
 }
 
 constexpr Heads kCases[] = {{4, 2, 64, 64, 16, false, true, false}, {3, 1, 128, 128, 32, true, false, false},
@@ -143,7 +142,7 @@ TEST_P(HeadsGemm, GivesTheBitsOfBothKernels) {
   const int32_t type = GetParam().type;
   std::mt19937 random(23);
   for (const Act act : acts_of(type)) {
-    const int32_t most = std::min(most_tokens(type, act), 8);
+    const int32_t most = few_tokens(type, act);
     ASSERT_GE(most, 1);
     for (const Heads& c : kCases) {
       check(type, type, act, act, 1, c, random);
@@ -155,30 +154,35 @@ TEST_P(HeadsGemm, GivesTheBitsOfBothKernels) {
   }
 }
 
-// By wgmma.
+// By skinny kernels.
 TEST_P(HeadsGemm, GivesTheBitsOfBothKernelsForManyTokens) {
   const int32_t type = GetParam().type;
+  int32_t device = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
   std::mt19937 random(24);
-  bool fuses = false;
+  bool runs = false;
   for (const Act act : acts_of(type)) {
-    if (most_tokens(type, act) < kManyTokens) continue;
-    fuses = true;
-    for (const Heads& c : kCases) check(type, type, act, act, 77, c, random);
-    for (const int32_t tokens : {9, 16, 31, 64, 128, kManyTokens}) check(type, type, act, act, tokens, kPadded, random);
+    for (const int32_t tokens : {17, 64}) ASSERT_EQ(fuses(type, act, tokens), skinny_wgmma_available(device, type, act)) << tokens;
+    if (!skinny_wgmma_available(device, type, act)) continue;
+    runs = true;
+    for (const Heads& c : kCases) check(type, type, act, act, 39, c, random);
+    for (const int32_t tokens : {17, 31, 32, 33, 64}) check(type, type, act, act, tokens, kPadded, random);
     if (act == Act::kF16 && type != kQ8_0) check(kQ8_0, type, act, act, 40, kCases[0], random);
   }
-  if (!fuses) GTEST_SKIP() << "no wgmma kernels multiply this type here";
+  if (!runs) GTEST_SKIP() << "no skinny kernels multiply this type here: GPUs of compute capability 9.0 have them for most types";
 }
 
 TEST(GemmHeadsEpilogue, OfDecodedTokensWhoseNeighboursTurn) {
   ASSERT_EQ(prepare_gemms(), cudaSuccess);
   int32_t device = 0;
   ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
-  const bool wgmma = wgmma_available(device) && !MR_FREE_SPLITS;
-  EXPECT_EQ(most_tokens(kBF16, Act::kBF16), wgmma ? kManyTokens : 1);
-  EXPECT_EQ(most_tokens(kBF16, Act::kF16), 1);  // in several terms
-  EXPECT_EQ(most_tokens(kQ8_0, Act::kF16), wgmma ? kManyTokens : 2);
-  EXPECT_EQ(most_tokens(kQ4_K, Act::kF16), wgmma ? kManyTokens : 8);
+  const bool wgmma = wgmma_available(device);
+  EXPECT_EQ(few_tokens(kBF16, Act::kBF16), 1);
+  EXPECT_EQ(few_tokens(kQ8_0, Act::kF16), 2);
+  EXPECT_EQ(few_tokens(kQ4_K, Act::kF16), 8);
+  for (const int32_t tokens : {9, 16, 65, 128}) EXPECT_FALSE(fuses(kQ4_K, Act::kF16, tokens)) << tokens;
+  for (const int32_t tokens : {17, 40, 64}) EXPECT_EQ(fuses(kQ4_K, Act::kF16, tokens), wgmma) << tokens;
+  EXPECT_FALSE(fuses(kBF16, Act::kF16, 40)) << "in several terms";
   Guarded memory(16, 0);
   GemmArgs args;
   for (GemmTarget& t : args.targets) t.weight = {kQ4_K, 128, 256, memory.data()};
@@ -189,13 +193,13 @@ TEST(GemmHeadsEpilogue, OfDecodedTokensWhoseNeighboursTurn) {
   args.heads.layout = {Act::kF16, 16, 2, 64, 64};
   EXPECT_TRUE(gemm_fuses_heads(args));
   args.targets[2].weight.type = kQ8_0;  // its eight tokens use another kernel
+  EXPECT_FALSE(gemm_fuses_heads(args));
+  args.tokens = 20;
   EXPECT_EQ(gemm_fuses_heads(args), wgmma);
   args.targets[2].out = memory.data() + 2;
   EXPECT_FALSE(gemm_fuses_heads(args));
   args.targets[2].out = nullptr;
   args.targets[0].out_stride = 129;
-  EXPECT_TRUE(gemm_fuses_heads(args) == wgmma);
-  args.tokens = 9;
   EXPECT_FALSE(gemm_fuses_heads(args));
   args.targets[0].out_stride = 0;
   args.tokens = 1;

@@ -71,7 +71,8 @@ cudaError_t current(int32_t& device, const PreparedDevice** out) {
 int64_t panels_of(const PackedWeight& weight) { return (weight.rows + kPanelRows - 1) / kPanelRows; }
 
 // type: of the targets; panels: of all targets, or of one target of a pair; groups: of a panel.
-const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const GemmArgs& args, int32_t type, int64_t panels, int32_t groups) {
+const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const GemmArgs& args, int32_t type, int64_t panels,
+                             int32_t groups) {
   const auto of = [&](GemvForm form) -> const PreparedKernel& { return forms[static_cast<int32_t>(form)]; };
   const bool pair = args.epilogue == Epilogue::kSwiGLU;
   const PreparedKernel& one = of(pair ? GemvForm::kPair1 : GemvForm::kSingle1);
@@ -81,16 +82,16 @@ const PreparedKernel& choose(const PreparedKernel (&forms)[kGemvForms], const Ge
   const PreparedKernel& whole_groups = of(GemvForm::kDouble1);
   // Of one token, a tile may have two panels, if as many blocks fit and one weight has tiles for each of them. In stages of whole
   // groups they take a third fewer instructions, but a warp's slice must have several groups to fill the pipeline: pairs of 8B
-  // became 3 % faster (4 096 columns), of 1B 1.5 % slower (2 048). Where a group is a unit, the kernel of a pair halves the
-  // reductions of one weight, at which all warps meet.
+  // became 3 % faster (4 096 columns), of 1B 1.5 % slower (2 048). Of Q8_0, whose groups are units, the kernel of a pair halves the
+  // reductions of one weight, at which all warps meet: the head of 8B takes 4 % less.
   const PreparedKernel& pair_or_two = of(GemvForm::kPair1);
-  const bool long_slices = groups >= 2 * kSlices, short_groups = quantised(type) && kWeightFormats[weight_format_index(type)].units == 1;
+  const bool long_slices = groups >= 2 * kSlices;
   const auto suits = [&](const PreparedKernel& two) {
     const bool many = pair || (args.epilogue != Epilogue::kHeads && panels > 2 * int64_t{two.tiles_at_once});
     return args.tokens == 1 && two.tiles_at_once > 0 && two.tiles_at_once >= one.tiles_at_once && many;
   };
   if (long_slices && suits(whole_groups)) return whole_groups;
-  if (short_groups && suits(pair_or_two)) return pair_or_two;
+  if (type == kQ8_0 && suits(pair_or_two)) return pair_or_two;
   const bool fits = registers.tiles_at_once > 0 && groups <= kRegisterGroups * kSlices && args.tokens <= 8;
   // The register kernel loads all its inputs before its first product, while the async kernel loads tokens as it goes.
   // For one or two tokens that pays only over many tiles, and for one only if another kernel norms it, because this one
@@ -189,23 +190,15 @@ bool by_prefill(int32_t device, const GemmArgs& args, int32_t first, int32_t las
   return prefill_wgmma_time(shape, device, args, first, last) / 1000 < decode * args.targets[first].weight.cols / kRoundCols;
 }
 
-// Consecutive targets of one type of kernels share a launch. Returns the end of those that begin with `first`.
-int32_t launched_with(const GemmArgs& args, int32_t first) {
-  int32_t last = first + 1;
-  while (last < args.count && kernel_type(args.targets[last].weight.type) == kernel_type(args.targets[first].weight.type)) ++last;
-  return last;
-}
-
-// Returns whether the kernels of targets [first, last) run the epilogue kHeads. Those by wgmma store two rows at once.
-bool ends_heads(const GemmArgs& args, int32_t first, int32_t last) {
-  const int32_t type = args.targets[first].weight.type;
-  if (args.tokens <= few(type)) return true;
-  for (int32_t i = first; i < last; ++i)
-    if (reinterpret_cast<uintptr_t>(args.targets[i].out) % 4 != 0 || args.targets[i].out_stride % 2 != 0) return false;
+// Returns whether the kernels of a target run the epilogue kHeads. Skinny kernels, which have it in tiles of 32 and 64 tokens
+// (skinny_wgmma.h), store two rows at once.
+bool ends_heads(const GemmArgs& args, const GemmTarget& target) {
+  if (args.tokens <= few(target.weight.type)) return true;
+  if (args.tokens <= 16 || args.tokens > kMostUnsummed) return false;
   int32_t device = 0;
   const PreparedDevice* prepared_device = nullptr;
-  if (current(device, &prepared_device) != cudaSuccess) return false;
-  return skinny_wgmma_available(device, type, args.act) && !by_prefill(device, args, first, last);
+  const bool ready = current(device, &prepared_device) == cudaSuccess && skinny_wgmma_available(device, target.weight.type, args.act);
+  return ready && reinterpret_cast<uintptr_t>(target.out) % 4 == 0 && target.out_stride % 2 == 0;
 }
 
 bool valid(const GemmArgs& args) {
@@ -241,12 +234,9 @@ bool gemm_fuses_heads(const GemmArgs& args) {
   if (layout.kv != Kv::kAct || dim < 1 || dim != layout.padded_dim || dim != pad_head_dim(dim) || layout.block_size < 1) return false;
   if (heads.rope_style != MR_ROPE_NORM || heads.rope_dims < 0 || heads.rope_dims % 2 != 0 || heads.rope_dims > dim) return false;
   const int64_t kv_rows = int64_t{layout.kv_heads} * dim;
-  if (args.targets[0].weight.rows % dim != 0 || args.targets[1].weight.rows != kv_rows || args.targets[2].weight.rows != kv_rows) return false;
-  for (int32_t first = 0, last; first < args.count; first = last) {
-    last = launched_with(args, first);
-    if (!ends_heads(args, first, last)) return false;
-  }
-  return true;
+  if (args.targets[0].weight.rows % dim != 0) return false;
+  if (args.targets[1].weight.rows != kv_rows || args.targets[2].weight.rows != kv_rows) return false;
+  return std::all_of(args.targets, args.targets + args.count, [&](const GemmTarget& target) { return ends_heads(args, target); });
 }
 
 bool gemm_reads_input_sums(const GemmArgs& args) {
@@ -291,8 +281,10 @@ cudaError_t launch_gemm(const GemmArgs& args, const Stream& on) {
   const PreparedDevice* prepared_device = nullptr;
   cudaError_t error = current(device, &prepared_device);
   const bool wgmma = error == cudaSuccess && wgmma_available(device);
+  // Consecutive targets of one type of kernels share a launch.
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
-    last = launched_with(args, first);
+    last = first + 1;
+    while (last < args.count && kernel_type(args.targets[last].weight.type) == kernel_type(args.targets[first].weight.type)) ++last;
     if (wgmma && by_prefill(device, args, first, last)) {
       error = launch_prefill_wgmma(device, args, first, last, on);
     } else if (m128_wgmma_faster(device, args, first, last)) {

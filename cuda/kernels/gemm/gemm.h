@@ -85,7 +85,7 @@ struct GemmNorm {
 
 // GemmHeads controls the epilogue kHeads, which has the bits of launch_finish_qkv (qkv.h). Queries and keys are
 // rotated. Queries are written to out of their target; keys and values to the tokens' positions in the cache, where out
-// of their target is block 0 of the layer. All are of the layout's activation type. Rows and the RoPE table are read
+// of their target is block 0 of the layer. All are of the layout's activation type. Rows and the RoPE table may be read
 // before grid_wait(): between the kernel that writes them and the GEMM there must be a kernel that is not short
 // (launch.h).
 struct GemmHeads {
@@ -129,8 +129,8 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up);
 bool gemm_fuses_norm(const GemmArgs& args);
 
 // Returns whether launch_gemm can run the epilogue kHeads: class kDecode, rotation of neighbouring dims, a cache of the
-// layout's activation type, and heads of a padded width without a norm of their own. Without wgmma, and for weights that
-// need several terms, up to eight tokens; with it, out of each target must be aligned to two elements.
+// layout's activation type, heads of a padded width without a norm of their own, and for each target few tokens (one of
+// floats, two of Q8_0, eight of other types) or, if skinny kernels run, 17 to 64 and an out that is aligned to two elements.
 bool gemm_fuses_heads(const GemmArgs& args);
 
 // Returns whether launch_gemm reads sums of x from input_sums, so that the kernel that writes x should write them too.

@@ -1,7 +1,7 @@
 // heads_epilogue: the epilogue of queries, keys and values (Epilogue::kHeads).
 //
 // Two neighbouring rows are rotated together. GEMV kernels have them in neighbouring lanes (HeadsRow): half a warp stores
-// the 16 rows of a panel for one token. Kernels by wgmma have them in one lane (HeadsPairs). Destination and rotation are
+// the 16 rows of a panel for one token. Skinny kernels have them in lanes that exchange them (HeadsPairs). Destination and rotation are
 // looked up ahead of the sums, so that nothing waits once these are there.
 #pragma once
 
@@ -52,11 +52,10 @@ struct HeadsRow {
   }
 };
 
-// HeadsPairs are two pairs of neighbouring rows of one head, of any token: row and row + 1, and those `apart` rows further.
-// row is even.
-template <int32_t apart>
+// HeadsPairs are two pairs of neighbouring rows of one head, of any token: row and row + 1, and the two 8 rows further. row is
+// even.
 struct HeadsPairs {
-  // Token is what is loaded of a token ahead of its sums.
+  // Token has the position and the rotations of a token.
   struct Token {
     int64_t place;  // as heads_place returns it
     float cosine[2], sine[2];
@@ -76,15 +75,15 @@ struct HeadsPairs {
     first = static_cast<uint16_t*>(target.out) + (query ? row : head * heads.layout.head_elements() + d);
   }
 
-  __device__ __forceinline__ bool rotates(int32_t i) const { return pair + i * (apart / 2) < rotating; }
+  __device__ __forceinline__ bool rotates(int32_t i) const { return pair + i * 4 < rotating; }
 
   __device__ __forceinline__ void load(Token& out, int32_t token) const {
     const float* const cosines = heads.rope_table + int64_t{token} * heads.rope_dims + pair;
     out.place = heads_place(heads, token);
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      out.cosine[i] = rotates(i) ? cosines[i * (apart / 2)] : 1;
-      out.sine[i] = rotates(i) ? cosines[rotating + i * (apart / 2)] : 0;
+      out.cosine[i] = rotates(i) ? cosines[i * 4] : 1;
+      out.sine[i] = rotates(i) ? cosines[rotating + i * 4] : 0;
     }
   }
 
@@ -101,7 +100,7 @@ struct HeadsPairs {
         odd = even * from.sine[i] + odd * from.cosine[i];
         even = x;
       }
-      *reinterpret_cast<uint32_t*>(to + i * apart) = act_bits(heads.layout.act, even, odd);
+      *reinterpret_cast<uint32_t*>(to + i * 8) = act_bits(heads.layout.act, even, odd);
     }
   }
 };

@@ -120,8 +120,7 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
     grid_wait();
     StageCursor cursor;
     uint32_t phase = 0;
-    int32_t item = first_item();
-    for (;; item += p.item_stride, phase ^= 1) {
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
 #pragma unroll 1
       for (int32_t pair = 0; pair < 2; ++pair) {
         Sums slices[2] = {};
@@ -138,9 +137,8 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
         }
       }
       this->signal(ready);
-      if (this->last(item)) break;
+      if (this->last(item)) this->template finish<true>(item, phase);
     }
-    this->template finish<true>(item, phase);
   }
 };
 
@@ -164,7 +162,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   block.empty = block.full + Layout::stages * 8;
   block.ready = block.empty + Layout::stages * 8;
   block.free = block.ready + 8;
-  run_m128<200, 104>(block);
+  run_m128<208, 88>(block);
 #endif
 }
 #endif

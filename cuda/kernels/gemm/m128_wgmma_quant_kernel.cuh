@@ -288,8 +288,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
     cursor.left = (slice_group(slices) - slice_group(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
     begin(s, cursor);
     uint32_t phase = 0;
-    int32_t item = first_item();
-    for (;; item += p.item_stride, phase ^= 1) {
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
       if constexpr (Pipeline::whole) {
 #pragma unroll 1
         for (int32_t four = 0; four < 2; ++four) add_four(s, cursor, four, phase);
@@ -302,10 +301,10 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
         }
       }
       this->signal(Pipeline::ready);
-      if (this->last(item)) break;
+      if (!this->last(item)) continue;
+      grid_wait();
+      this->template finish<true>(item, phase);
     }
-    grid_wait();
-    this->template finish<true>(item, phase);
   }
 };
 
@@ -339,7 +338,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   block.ready = block.empty_sums + 8;
   block.free = block.ready + 8;
   if constexpr (Block::whole) run_m128<224, 56>(block);
-  else run_m128<200, 104>(block);
+  else run_m128<208, 88>(block);
 #endif
 }
 #endif

@@ -9,7 +9,6 @@
 #pragma once
 
 #include "kernels/act.cuh"
-#include "kernels/gemm/heads_epilogue.cuh"
 #include "kernels/gemm/m128_wgmma.h"
 #include "kernels/gemm/pipeline.cuh"
 #include "kernels/gemm/prefill_wgmma.h"
@@ -134,51 +133,34 @@ struct M128Reduction {
     const bool waits = !multiplying || p.pair;
     if (waits) await(ready, phase);
     if (p.pair) return end_pair<workers>(tile, token0, columns, worker);
-    const uint32_t wait_for = waits ? 0 : 1 + phase;
-    if (p.epilogue == Epilogue::kHeads) end_rows<workers, HeadsEnd>(tile, token0, columns, worker, wait_for);
-    else end_rows<workers, RowsEnd>(tile, token0, columns, worker, wait_for);
+    end_rows<workers>(tile, token0, columns, worker, waits ? 0 : 1 + phase);
   }
 
   using Four = float[4];  // neighbouring rows that a lane finishes together
 
-  // Source is the sums of four rows, from `row` of the tile on. Parts of several columns are requested before the first is used,
-  // because another block's take as long as those of L2.
+  // Source is the sums of four rows, from `row` of the tile on.
   struct Source {
     uint32_t own, other;  // where this block's sums begin, and the other's
     int32_t piece;
 
-    struct Parts {
-      uint4 own, other;
-    };
-    // Columns past the last are read as the last.
-    __device__ __forceinline__ Parts request(int32_t column) const {
+    // Adds the two blocks' sums of a column, if they share it; columns past the last are read as the last.
+    __device__ __forceinline__ void reduced(Four& y, int32_t column, float scale) const {
       const int32_t c = min(column, tokens - 1), offset = c * (Layout::rows * 4) + (piece ^ Layout::swizzle(c)) * 16;
-      Parts parts{};
-      if constexpr (!whole) parts.other = load_remote16(other + offset);
-      parts.own = load_shared16(own + offset);
-      return parts;
-    }
-    // Adds the two blocks' sums of a column, if they share it.
-    __device__ __forceinline__ static void reduce(Four& y, const Parts& parts, float scale) {
-      const uint4& a = parts.own;
-      const uint4& b = parts.other;
+      const uint4 a = load_shared16(own + offset);
       if constexpr (whole) {
         y[0] = __uint_as_float(a.x) * scale;
         y[1] = __uint_as_float(a.y) * scale;
         y[2] = __uint_as_float(a.z) * scale;
         y[3] = __uint_as_float(a.w) * scale;
-      } else {
-        y[0] = (__uint_as_float(a.x) + __uint_as_float(b.x)) * scale;
-        y[1] = (__uint_as_float(a.y) + __uint_as_float(b.y)) * scale;
-        y[2] = (__uint_as_float(a.z) + __uint_as_float(b.z)) * scale;
-        y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
+        return;
       }
+      const uint4 b = load_remote16(other + offset);
+      y[0] = (__uint_as_float(a.x) + __uint_as_float(b.x)) * scale;
+      y[1] = (__uint_as_float(a.y) + __uint_as_float(b.y)) * scale;
+      y[2] = (__uint_as_float(a.z) + __uint_as_float(b.z)) * scale;
+      y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
     }
   };
-  // Keeps requests together: ptxas moves no load below a barrier of the warp. A block's own sums need no such haste.
-  __device__ __forceinline__ static void hold() {
-    if constexpr (!whole) __syncwarp();
-  }
   __device__ __forceinline__ Source source(int32_t row) const { return {reduction, remote(reduction, rank ^ 1), row / 4}; }
 
   // Result is where four rows of a target are written.
@@ -222,82 +204,45 @@ struct M128Reduction {
     for (int32_t i = 0; i < 4; ++i) bias[i] = target.bias != nullptr && row + i < target.rows ? target.bias[row + i] : 0;
   }
 
-  // RowsEnd stores four rows as f32, or adds them to the residual. Ahead is what it loads of a token ahead of the sums; a warp
-  // loads it for as many pairs of columns at once as kOfConsumers and kOfSpares say.
-  struct RowsEnd {
-    using Ahead = Four;
-    static constexpr int32_t kOfConsumers = sets_, kOfSpares = whole ? 2 : 4;
-    const Result<float> result;
-    const bool adds;
-
-    __device__ __forceinline__ RowsEnd(const WgmmaParams& p, const KernelTarget& target, int32_t row)
-        : result(target, row), adds(p.epilogue == Epilogue::kAddF32) {}
-    __device__ __forceinline__ void load(Ahead& before, int32_t token) const {
-      if (adds) result.read(before, token);
-    }
-    __device__ __forceinline__ void store(const Ahead& before, int32_t token, Four& y) const {
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        if (adds) y[i] = before[i] + y[i];
-      }
-      result.write(y, token);
-    }
-  };
-
-  // HeadsEnd stores four rows of queries, keys or values. Rows come in whole panels, so that all four exist or none.
-  struct HeadsEnd {
-    using Ahead = HeadsPairs<2>::Token;
-    static constexpr int32_t kOfConsumers = sets_ > 2 ? sets_ / 2 : 2, kOfSpares = whole || sets_ > 2 ? 1 : 2;  // more would spill
-    const HeadsPairs<2> pairs;
-    const bool exist;
-
-    __device__ __forceinline__ HeadsEnd(const WgmmaParams& p, const KernelTarget& target, int32_t row)
-        : pairs(p.heads, target, row), exist(row < target.rows) {}
-    __device__ __forceinline__ void load(Ahead& out, int32_t token) const { pairs.load(out, token); }
-    __device__ __forceinline__ void store(const Ahead& from, int32_t token, const Four& y) const {
-      if (exist) pairs.store(from, token, y);
-    }
-  };
-
   // A warp has two columns at a time, of a pair four. wait_for: 0, or 1 + the phase of the sums' barrier.
-  template <int32_t workers, class End>
+  template <int32_t workers>
   __device__ __forceinline__ void end_rows(int32_t tile, int32_t token0, int32_t columns, int32_t worker, uint32_t wait_for) const {
     constexpr int32_t lanes = own_rows / 4, step = 32 / lanes * workers;
-    constexpr int32_t sets = workers == 8 ? End::kOfConsumers : End::kOfSpares, together = workers == 8 ? 2 : sets;
+    constexpr int32_t sets = workers == 8 ? sets_ : 2, together = 2;
     static_assert(sets % together == 0);
     int32_t within;
     const KernelTarget& target = target_of(p, tile, within);
     const int32_t local = (whole ? 0 : rank * own_rows) + lane % lanes * 4, row = within * Layout::rows + local;
     const Source sums = source(local);
-    const End end(p, target, row);
-    const bool biased = target.bias != nullptr;
+    const Result<float> result(target, row);
+    const bool biased = target.bias != nullptr, adds = p.epilogue == Epilogue::kAddF32;
     Four bias;
     load_bias(bias, target, row);
 #pragma unroll 1
     for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * sets) {
-      typename End::Ahead ahead[sets];
+      Four before[sets];
+      if (adds) {
 #pragma unroll
-      for (int32_t j = 0; j < sets; ++j) {
-        if (c + j * step < columns) end.load(ahead[j], token0 + c + j * step);
+        for (int32_t j = 0; j < sets; ++j) {
+          if (c + j * step < columns) result.read(before[j], token0 + c + j * step);
+        }
       }
       if (wait_for != 0) await(ready, wait_for - 1);
 #pragma unroll
       for (int32_t first = 0; first < sets; first += together) {
-        typename Source::Parts parts[together];
+        Four y[together];
 #pragma unroll
-        for (int32_t j = 0; j < together; ++j) parts[j] = sums.request(c + (first + j) * step);
-        hold();
+        for (int32_t j = 0; j < together; ++j) sums.reduced(y[j], c + (first + j) * step, p.x_scale);
 #pragma unroll
         for (int32_t j = 0; j < together; ++j) {
-          Four y;
-          Source::reduce(y, parts[j], p.x_scale);
           const int32_t column = c + (first + j) * step;
           if (column >= columns) continue;
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
-            if (biased) y[i] += bias[i];
+            if (biased) y[j][i] += bias[i];
+            if (adds) y[j][i] = before[first + j][i] + y[j][i];
           }
-          end.store(ahead[first + j], token0 + column, y);
+          result.write(y[j], token0 + column);
         }
       }
     }
@@ -316,18 +261,11 @@ struct M128Reduction {
     load_bias(bias[1], p.targets[1], row);
 #pragma unroll 1
     for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * together) {
-      typename Source::Parts of_gate[together], of_up[together];
-#pragma unroll
-      for (int32_t j = 0; j < together; ++j) {
-        of_gate[j] = gates.request(c + j * step);
-        of_up[j] = ups.request(c + j * step);
-      }
-      hold();
       Four gate[together], up[together];
 #pragma unroll
       for (int32_t j = 0; j < together; ++j) {
-        Source::reduce(gate[j], of_gate[j], p.x_scale);
-        Source::reduce(up[j], of_up[j], p.x_scale);
+        gates.reduced(gate[j], c + j * step, p.x_scale);
+        ups.reduced(up[j], c + j * step, p.x_scale);
       }
       float y[together * 4];
 #pragma unroll

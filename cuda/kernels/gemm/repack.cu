@@ -70,8 +70,9 @@ __device__ uint32_t sixes_word(const FileGroup<T>& in, int32_t unit, int32_t wor
   uint32_t out = 0;
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t step = by_steps ? word % 4 : word % 2 * 2;
-    const uint32_t bits = by_steps ? (six(step, 3, half) & 15) | six(step, 0, half) << 4 | six(step, 1, half) << 10
-                                   : six(step, 3, half) >> 4 | six(step + 1, 3, half) >> 4 << 2 | six(step, 2, half) << 4 | six(step + 1, 2, half) << 10;
+    const uint32_t even = six(step, 3, half), odd = by_steps ? 0 : six(step + 1, 3, half);
+    const uint32_t bits = by_steps ? (even & 15) | six(step, 0, half) << 4 | six(step, 1, half) << 10
+                                   : even >> 4 | odd >> 4 << 2 | six(step, 2, half) << 4 | six(step + 1, 2, half) << 10;
     out |= bits << half * 16;
   }
   return out;

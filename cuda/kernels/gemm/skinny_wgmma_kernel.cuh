@@ -23,6 +23,8 @@ struct SkinnyBlock {
   using Sums = float[tokens / 2];
   static constexpr WeightFormat f = Pipeline::f;
 
+  using Reduction = SkinnyReduction<A, tokens, kSkinnyEndsHeads<tokens, with_sums>>;
+
   const WgmmaParams& p;
   const Pipeline& pipeline;
 
@@ -47,7 +49,7 @@ struct SkinnyBlock {
     });
   }
 
-  __device__ __forceinline__ void consume(SkinnyReduction<A, tokens>& reduction) const {
+  __device__ __forceinline__ void consume(Reduction& reduction) const {
     grid_wait();
     const Folded folded{pipeline};
     typename Folded::Cursors cursors;
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, skinny_blocks(tokens, kFolds<T>
   pipeline.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
   pipeline.lane = static_cast<int32_t>(threadIdx.x) % 32;
   pipeline.group = pipeline.warp < 8 ? pipeline.warp / 4 : pipeline.warp % 2;
-  SkinnyReduction<A, tokens> reduction{p};
+  typename SkinnyBlock<T, A, tokens, with_sums>::Reduction reduction{p};
   reduction.memory = stage_memory + 2 * Layout::stage_memory;
   reduction.rank = pipeline.rank;
   reduction.group = pipeline.group;

@@ -27,7 +27,8 @@ struct SkinnyReductionLayout {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class A, int32_t tokens>
+// ends_heads: whether the kernel has the epilogue kHeads.
+template <class A, int32_t tokens, bool ends_heads>
 struct SkinnyReduction {
   using Layout = SkinnyReductionLayout<tokens>;
   using Sums = float[tokens / 2];
@@ -63,7 +64,7 @@ struct SkinnyReduction {
     if (p.pair) {
       barrier_wait(sums_ready + ended * 8, phase);
       end_pair(item);
-    } else if (p.epilogue == Epilogue::kHeads) {
+    } else if (ends_heads && p.epilogue == Epilogue::kHeads) {
       end_rows<HeadsEnd>(item);
     } else {
       end_rows<RowsEnd>(item);
@@ -88,7 +89,7 @@ struct SkinnyReduction {
     for (int32_t i = 0; i < 4; ++i) y[i] = (v[0][i] + v[1][i]) + (v[2][i] + v[3][i]);
   }
 
-  // RowsEnd stores a fragment as f32, or adds it to the residual. Ahead is what it loads ahead of the sums. row and token: of a
+  // RowsEnd stores a fragment as f32, or adds it to the residual, which is loaded ahead of the sums (Ahead). row and token: of a
   // lane's first sum.
   struct RowsEnd {
     using Ahead = float[4];
@@ -114,19 +115,19 @@ struct SkinnyReduction {
   // HeadsEnd stores a fragment of queries, keys or values. The lanes of rows g and g + 1, g even, have two tokens of each; the
   // first takes both rows of one token, the other those of the next.
   struct HeadsEnd {
-    using Ahead = HeadsPairs<8>::Token;
+    using Ahead = HeadsPairs::Token;
     const WgmmaParams& p;
     const KernelTarget& target;
 
     __device__ __forceinline__ void load(Ahead& out, int32_t row, int32_t token, int32_t lane) const {
       const int32_t odd = lane / 4 % 2, own = token + odd;
-      if (row < target.rows && own < p.tokens) HeadsPairs<8>(p.heads, target, row - odd).load(out, own);
+      if (row < target.rows && own < p.tokens) HeadsPairs(p.heads, target, row - odd).load(out, own);
     }
     __device__ __forceinline__ void store(const Ahead& from, int32_t row, int32_t token, int32_t lane, const float (&y)[4]) const {
       const int32_t odd = lane / 4 % 2, own = token + odd;
       const float first = __shfl_xor_sync(0xffffffffu, odd ? y[0] : y[1], 4), second = __shfl_xor_sync(0xffffffffu, odd ? y[2] : y[3], 4);
       const float pairs[4] = {odd ? first : y[0], odd ? y[1] : first, odd ? second : y[2], odd ? y[3] : second};
-      if (row < target.rows && own < p.tokens) HeadsPairs<8>(p.heads, target, row - odd).store(from, own, pairs);
+      if (row < target.rows && own < p.tokens) HeadsPairs(p.heads, target, row - odd).store(from, own, pairs);
     }
   };
 

@@ -5,7 +5,7 @@
 // 2t+8 and 2t+9 (t = l%4): the registers of mma.m16n8k16 and wgmma. A group is one unit, or the four units that share a
 // block of 256. Its planes follow one another:
 //   quants   the low bits: 256 bytes a unit for 2 bits, 512 for 4 to 6, 1024 for 8, 2048 for 16, 4096 for 32
-//   high     the fifth bit (128 bytes a unit), or the fifth and sixth (256)
+//   high     the fifth bit (128 bytes a unit); of Q6_K, whose two planes share whole quants (packed_six), 256
 //   scales   of blocks of 32 or 16: 64 bytes a unit, 128 if blocks of 32 have mins, 32 for MXFP4, none for Q4_K and Q5_K
 //   header   of blocks of 256: 256 bytes (Q4_K, Q5_K: 16 a row), 32 (Q6_K: one half a row) or 64 (Q2_K: two; codes.cuh)
 // Packing keeps every bit of the file. It adds none, except to types that have the layout of codes: the size is the file's,
