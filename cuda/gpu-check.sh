@@ -71,10 +71,34 @@ gpu_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev
 readonly gpu_name gpu_capability
 failed=0
 
+# A GPU at its power limit slows down, so rows of figures have the clock of its SMs. It is sampled twice a second.
+# The stage sanitizer counts jobs, so this must not be one.
+readonly clocks=$work/clocks-$$.log
+sampler=
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi --query-gpu=clocks.sm,utilization.gpu --format=csv,noheader,nounits -lms 500 -i "${CUDA_VISIBLE_DEVICES:-0}" >"$clocks" 2>/dev/null &
+  sampler=$!
+  disown
+fi
+trap 'kill $(jobs -p) $sampler 2>/dev/null; rm -f "$clocks" "$clocks.row"' EXIT
+
+# sm_clock STAGE: if the stage measures, prints the median of the samples since the last row in which the GPU worked.
+clocked=0
+sm_clock() {
+  local samples
+  [[ -s $clocks ]] || return 0
+  samples=$(tail -n +$((clocked + 1)) "$clocks")
+  clocked=$(wc -l <"$clocks")
+  case $1 in phases | bench | invariance | served | vectors | figures | two) ;; *) return 0 ;; esac
+  awk -F ', ' '$2 + 0 > 50 { print $1 }' <<<"$samples" | sort -n |
+    awk '{ mhz[NR] = $1 } END { if (NR) printf ", SMs at %d MHz (%d..%d)", mhz[int((NR + 1) / 2)], mhz[1], mhz[NR] }'
+}
+
 # row RESULT STAGE WHAT [SECONDS]: adds a line to the table; SECONDS defaults to the time since the last line.
 marked=$SECONDS
 row() {
-  printf '%-4s  %-13s  %4d s  %s\n' "$1" "$2" "${4:-$((SECONDS - marked))}" "$3" | tee -a "$table"
+  sm_clock "$2" >"$clocks.row"
+  printf '%-4s  %-13s  %4d s  %s%s\n' "$1" "$2" "${4:-$((SECONDS - marked))}" "$3" "$(<"$clocks.row")" | tee -a "$table"
   marked=$SECONDS
   [[ $1 == ok || $1 == skip ]] || failed=1
 }
@@ -96,7 +120,6 @@ for part in "$root"/cuda/gpu-check/*.sh; do
   # shellcheck source=/dev/null
   source "$part" || exit 1
 done
-trap 'kill $(jobs -p) 2>/dev/null' EXIT
 
 if [[ ${1:-} == table ]]; then
   cat "$table"

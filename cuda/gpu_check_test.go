@@ -97,6 +97,38 @@ invariance
 	}
 }
 
+// TestRowsOfFiguresHaveTheClockOfTheSMs runs gpu-check's stage figures with scripts instead of
+// nvidia-smi and the benchmark.
+func TestRowsOfFiguresHaveTheClockOfTheSMs(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, folder := range []string{"bin", "fake", "cuda"} {
+		require.NoError(t, os.Mkdir(filepath.Join(root, folder), 0o700))
+	}
+	out, err := exec.Command("cp", "-r", "gpu-check", "gpu-check.sh", "CMakeLists.txt", filepath.Join(root, "cuda")).CombinedOutput()
+	require.NoError(t, err, string(out))
+	script := func(path, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte("#!/bin/bash\n"+text), 0o700))
+	}
+	script("bin/millrace-bench", "sleep 0.5\n")
+	script("fake/nvidia-smi", `case "$*" in
+*clocks.sm*) while printf '1980, 97\n1500, 60\n345, 0\n[N/A], [N/A]\n'; do sleep 0.1; done ;;
+*compute_mode*) echo Default ;;
+*) echo A GPU ;;
+esac
+`)
+	check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "figures")
+	check.Env = append(os.Environ(), "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "WORK="+filepath.Join(root, "work"))
+	out, err = check.CombinedOutput()
+	require.NoError(t, err, string(out))
+	for _, each := range []string{"ops", "memory"} {
+		require.Regexp(t, `(?m)^ok +figures .*millrace-bench `+each+`, SMs at 1500 MHz \(1500..1980\)$`, string(out))
+	}
+	left, err := filepath.Glob(filepath.Join(root, "work", "clocks*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
 // checked runs shell lines with gpu-check's files sourced, for a fake GPU that has a file of
 // floors, and returns the output.
 func checked(t *testing.T, floors, lines string) string {

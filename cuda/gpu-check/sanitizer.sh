@@ -50,7 +50,7 @@ sanitizer() {
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
   # Neither tool repeats launches by the thousand. Other head widths run the kernel of a wider head, padded with zeros, so
   # racecheck, which is slow, tests the compiled widths only. It also skips prompts around every cut of keys, of every tile
-  # and for every number of processors, which run the same kernels many more times, and GEMMs by wgmma, for which see below.
+  # and for every number of processors, which run the same kernels many more times, and GEMMs by wgmma (see below).
   local repeated='--gtest_filter=-*LaunchAfterLaunch*'
   local slow="$repeated:*EveryEvenWidth*:*AroundCuts*:*AroundTiles*:*HowManyProcessors*:*Beyond65536*:*ManyTokens*"
   for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv experts_route experts_combine; do
@@ -64,7 +64,7 @@ sanitizer() {
   for name in slots block_copy; do sanitize memcheck "$name" "$out/cuda_${name}_test"; done
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
   sanitize memcheck GEMMs "$out/cuda_gemm_test" "$few"
-  sanitize memcheck tiles "$out/cuda_gemm_tiles_test" '--gtest_filter=*/BF16:*/Q8_0:*/Q4_K:*/Q2_K'
+  sanitize memcheck tiles "$out/cuda_gemm_tiles_test" '--gtest_filter=*/BF16:*/Q8_0:*/Q4_K:*/Q6_K:*/Q2_K'
   # A block has up to 66 mbarriers, more than the tool tracks by default. If a warp writes data for others, or overwrites
   # it, after an mbarrier at which one lane arrives for the warp, the tool reports a race that __syncwarp excludes: see
   # cuda/kernels/README.md.
