@@ -190,11 +190,10 @@ bool by_prefill(int32_t device, const GemmArgs& args, int32_t first, int32_t las
   return prefill_wgmma_time(shape, device, args, first, last) / 1000 < decode * args.targets[first].weight.cols / kRoundCols;
 }
 
-// Returns whether the kernels of a target run the epilogue kHeads. Skinny kernels, which have it in tiles of 32 and 64 tokens
-// (skinny_wgmma.h), store two rows at once.
+// Returns whether the kernels of a target run the epilogue kHeads. Skinny kernels store two rows at once.
 bool ends_heads(const GemmArgs& args, const GemmTarget& target) {
   if (args.tokens <= few(target.weight.type)) return true;
-  if (args.tokens <= 16 || args.tokens > kMostUnsummed) return false;
+  if (!skinny_ends_heads(args.tokens)) return false;
   int32_t device = 0;
   const PreparedDevice* prepared_device = nullptr;
   const bool ready = current(device, &prepared_device) == cudaSuccess && skinny_wgmma_available(device, target.weight.type, args.act);

@@ -25,9 +25,10 @@ constexpr int32_t kSkinnyForms = 6, kSkinnySixtyFour = 3, kSkinnySingle = 4, kSk
 // registers.
 constexpr int32_t skinny_blocks(int32_t tokens, bool folds) { return tokens <= 16 && !folds ? 2 : 1; }
 
-// Whether a kernel has the epilogue kHeads: those for 17 to 64 tokens. With smaller tiles 8B in BF16 made 6 % fewer tokens a
-// second at batch 8: the kernel that it replaces is short, and the next GEMM may load its weights meanwhile. With larger
-// ones there was no gain.
+// GEMMs of 17 to 64 tokens have the epilogue kHeads, in the kernels that serve them: tiles of 32 and 64 tokens. With fewer
+// tokens 8B in BF16 made 6 % fewer tokens a second at batch 8: the kernel that it replaces is short, and the next GEMM may
+// load its weights meanwhile. With more there was no gain.
+constexpr bool skinny_ends_heads(int32_t tokens) { return tokens > 16 && tokens <= kMostUnsummed; }
 template <int32_t tile_tokens, bool with_sums>
 constexpr bool kSkinnyEndsHeads = (tile_tokens == 32 || tile_tokens == 64) && !with_sums;
 
