@@ -80,25 +80,27 @@ if command -v nvidia-smi >/dev/null; then
   sampler=$!
   disown
 fi
-trap 'kill $(jobs -p) $sampler 2>/dev/null; rm -f "$clocks" "$clocks.row"' EXIT
+trap 'kill $(jobs -p) $sampler 2>/dev/null; rm -f "$clocks"' EXIT
 
-# sm_clock STAGE: if the stage measures, prints the median of the samples since the last row in which the GPU worked.
+# sm_clock STAGE: sets $clock. If the stage measures, it is the median of the samples since the last row in which the GPU
+# worked, else empty.
 clocked=0
 sm_clock() {
   local samples
+  clock=
   [[ -s $clocks ]] || return 0
   samples=$(tail -n +$((clocked + 1)) "$clocks")
   clocked=$(wc -l <"$clocks")
   case $1 in phases | bench | invariance | served | vectors | figures | two) ;; *) return 0 ;; esac
-  awk -F ', ' '$2 + 0 > 50 { print $1 }' <<<"$samples" | sort -n |
-    awk '{ mhz[NR] = $1 } END { if (NR) printf ", SMs at %d MHz (%d..%d)", mhz[int((NR + 1) / 2)], mhz[1], mhz[NR] }'
+  clock=$(awk -F ', ' '$2 + 0 > 50 { print $1 }' <<<"$samples" | sort -n |
+    awk '{ mhz[NR] = $1 } END { if (NR) printf ", SMs at %d MHz (%d..%d)", mhz[int((NR + 1) / 2)], mhz[1], mhz[NR] }')
 }
 
 # row RESULT STAGE WHAT [SECONDS]: adds a line to the table; SECONDS defaults to the time since the last line.
 marked=$SECONDS
 row() {
-  sm_clock "$2" >"$clocks.row"
-  printf '%-4s  %-13s  %4d s  %s%s\n' "$1" "$2" "${4:-$((SECONDS - marked))}" "$3" "$(<"$clocks.row")" | tee -a "$table"
+  sm_clock "$2"
+  printf '%-4s  %-13s  %4d s  %s%s\n' "$1" "$2" "${4:-$((SECONDS - marked))}" "$3" "$clock" | tee -a "$table"
   marked=$SECONDS
   [[ $1 == ok || $1 == skip ]] || failed=1
 }
