@@ -69,7 +69,7 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
     barrier_expect(done, Layout::stage);
 #pragma unroll
     for (int32_t g = 0; g < 2; ++g)
-      tensor_copy(to + g * 4 * Layout::panel, panels.map[g], unit * (Layout::panel / 8), panels.first[g], done);
+      tensor_stream(to + g * 4 * Layout::panel, panels.map[g], unit * (Layout::panel / 8), panels.first[g], done);
   }
 
   __device__ __forceinline__ void produce_tokens(int32_t item, int32_t unit, int32_t stage) const {
@@ -79,6 +79,7 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
 
   // Runs in one thread.
   __device__ __forceinline__ void produce() const {
+    map_prefetch(&maps.tokens);
     // The first round of stages requests weights before the kernel ahead has ended, and tokens after it.
     const int32_t begin = slice_group(0), end = slice_group(slices);
     int32_t early = 0;

@@ -110,12 +110,12 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
             for (int32_t plane = 0; plane < 3; ++plane) {
               if (Layout::plane_bytes(plane) == 0) continue;
               const int32_t offset = plane == 0 ? Format<T>::quants_at(u) : plane == 1 ? Format<T>::high_at(u) : Format<T>::scales_at(u);
-              tensor_copy(to + Layout::plane_at(plane) + half * 4 * Layout::plane_bytes(plane), planes + plane,
-                          static_cast<int32_t>((from + offset) / 8), panel, done);
+              tensor_stream(to + Layout::plane_at(plane) + half * 4 * Layout::plane_bytes(plane), planes + plane,
+                            static_cast<int32_t>((from + offset) / 8), panel, done);
             }
             if (u == 0 && f.header > 0) {
               const uint32_t place = headers + header_slot * Layout::header + half * 4 * f.header;
-              tensor_copy(place, planes + 3, static_cast<int32_t>((from + Format<T>::header_plane) / 8), panel, done);
+              tensor_stream(place, planes + 3, static_cast<int32_t>((from + Format<T>::header_plane) / 8), panel, done);
             }
           }
         }
@@ -131,6 +131,8 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
     StageCursor cursor;
     uint32_t sums_phase = 0;
     bool waits = Layout::folds && p.tokens_early != 0;
+    map_prefetch(&maps.tokens);
+    if (Layout::folds) map_prefetch(&maps.input_sums);
     if (!waits) grid_wait();
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const int32_t token0 = this->token_of(item);

@@ -136,12 +136,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, skinny_blocks(tokens, kFolds<T>
   static_assert(kRegistersFit<kRegisters, kSpareRegisters, Layout::blocks>);
   if (pipeline.warp >= 8) {
     registers_down<kSpareRegisters>();
-    if (pipeline.warp < 10) {
-      if (elected()) pipeline.produce_weights();
-    } else {
-      grid_wait();
-      grid_trigger();
-      if (elected()) pipeline.produce_tokens();
+    if (elected()) {
+      if (pipeline.warp < 10) pipeline.produce_weights();
+      else pipeline.produce_tokens();
     }
   } else {
     registers_up<kRegisters>();

@@ -106,7 +106,7 @@ struct SkinnyPipeline {
           barrier_expect(done, 4 * Layout::panel);
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
-            bulk_copy(to + i * Layout::panel, from[i], Layout::panel, done);
+            bulk_stream(to + i * Layout::panel, from[i], Layout::panel, done);
             from[i] += Layout::panel;
           }
         } else {
@@ -116,10 +116,10 @@ struct SkinnyPipeline {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
             const uint32_t panel = to + i * Layout::panel;
-            bulk_copy(panel, from[i] + u * f.quants, f.quants, done);
-            if (f.high > 0) bulk_copy(panel + f.quants, from[i] + Format<T>::high_at(u), f.high, done);
-            if (f.scales > 0) bulk_copy(panel + f.quants + f.high, from[i] + Format<T>::scales_at(u), f.scales, done);
-            if (u == 0) bulk_copy(panel + each, from[i] + Format<T>::header_plane, f.header, done);
+            bulk_stream(panel, from[i] + u * f.quants, f.quants, done);
+            if (f.high > 0) bulk_stream(panel + f.quants, from[i] + Format<T>::high_at(u), f.high, done);
+            if (f.scales > 0) bulk_stream(panel + f.quants + f.high, from[i] + Format<T>::scales_at(u), f.scales, done);
+            if (u == 0) bulk_stream(panel + each, from[i] + Format<T>::header_plane, f.header, done);
             if (u == f.units - 1) from[i] += Format<T>::group_bytes;
           }
         }
@@ -130,6 +130,10 @@ struct SkinnyPipeline {
   // Runs in one thread, which requests all tokens of its warpgroup after the kernel ahead has ended.
   __device__ __forceinline__ void produce_tokens() const {
     const int32_t begin = slice_begin(first_slice()), end = slice_begin(first_slice() + 2);
+    map_prefetch(&maps.tokens);
+    if (with_sums) map_prefetch(&maps.input_sums);
+    grid_wait();
+    grid_trigger();
     StageCursor cursor;
     InputSumsCursor input_sums;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {

@@ -110,6 +110,23 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
                : "memory");
 }
 
+// The same two copies, of weights that the decode class reads once a step: they leave the L2 cache first, so that code, tokens,
+// sums and tables stay there from layer to layer.
+__device__ __forceinline__ void tensor_stream(uint32_t to, const void* map, int32_t x, int32_t y, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(evict_first_policy())
+      : "memory");
+}
+__device__ __forceinline__ void bulk_stream(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier), "l"(evict_first_policy())
+               : "memory");
+}
+
+// Requests a tensor map, a constant of the launch, so that the first copy by it need not wait for it.
+__device__ __forceinline__ void map_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
 // Copies the box at (x, y) of a tensor map to the same address in every block of `mask`; completes on each one's
 // barrier.
 __device__ __forceinline__ void tensor_copy(uint32_t to, const void* map, int32_t x, int32_t y, uint32_t barrier, uint16_t mask) {
