@@ -34,6 +34,8 @@ __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map
   const bool wide = p.args.wide.memory != nullptr;
   PipelineState<Layout::stages> at;
   uint32_t zeroed = 0;  // parity of the barrier `came`
+  bool waits = true;    // for the kernel ahead, which writes keys and values; units and block ids are the step's input
+  if (elected()) map_prefetch(&map);
   for (UnitSchedule schedule(p); schedule.there(); ++schedule.round) {
     const Unit unit(p, schedule.unit());
     const int32_t* const table = wide ? nullptr : p.args.common.rows.block_ids + p.args.common.rows.table[unit.item.row];
@@ -41,6 +43,11 @@ __device__ __forceinline__ void fetch_tiles(const Params& p, const CacheMap& map
     for (int32_t key = unit.first_key(Layout::tile_keys); key <= last; key += Layout::tile_keys, at.next()) {
       const int32_t rows = min(Layout::tile_keys, last + 1 - key), blocks = (rows + layout.block_size - 1) >> shift;
       const int32_t entry = (key >> shift) + lane, id = wide ? unit.item.wide + entry : lane < blocks ? table[entry] : 0;
+      if (waits) {
+        grid_wait();
+        grid_trigger();
+        waits = false;
+      }
       const uint32_t stage = stage_memory + static_cast<uint32_t>(at.stage * Layout::side);
       const uint32_t ready = full + static_cast<uint32_t>(at.stage * 8), done = values && rows < Layout::tile_keys ? came : ready;
       barrier_wait(empty + static_cast<uint32_t>(at.stage * 8), at.phase ^ 1);

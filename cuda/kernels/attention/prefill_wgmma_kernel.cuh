@@ -160,7 +160,12 @@ struct Consumer {
     const int32_t row0 = first_row();
     UnitSchedule schedule(p);
     if (group == 1) named_arrive(kOrderBarrier, kConsumers);
-    if (schedule.there()) fetch_queries<T, dim>(p, Unit(p, schedule.unit()), memory + Layout::queries, group);
+    if (schedule.there()) {
+      const Unit unit(p, schedule.unit());  // units and block ids are the step's input, written long before
+      grid_wait();
+      grid_trigger();
+      fetch_queries<T, dim>(p, unit, memory + Layout::queries, group);
+    }
     while (schedule.there()) {
       const Unit unit(p, schedule.unit());
       ++schedule.round;
@@ -244,11 +249,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     barrier_init_fence();
   }
   __syncthreads();
-  grid_wait();
-  grid_trigger();
   if (warp >= kConsumers / 32) {
     registers_down<kSpareRegisters>();
     if constexpr (f8) {
+      grid_wait();
+      grid_trigger();
       F8Producer<T, dim>{p, memory, static_cast<int32_t>(threadIdx.x) - kConsumers, lane, {}, {}}.run();
     } else {
       if (warp == kConsumers / 32) fetch_tiles<dim, false>(p, maps.keys, memory, lane);

@@ -38,6 +38,8 @@ inline void tensor_copy(uint32_t to, const void* map, int32_t x, int32_t y, uint
   else copy_box(to, cache, x, y, barrier);
 }
 
+inline void map_prefetch(const void*) {}
+
 // Column n of row k: 64 columns, then the next 64 at the descriptor's leading offset; eight rows, then the next at its
 // stride.
 inline uint16_t summed_operand(uint64_t rows, int32_t k, int32_t n) {
