@@ -5,6 +5,7 @@
 #   build          the library for this GPU, its tests and benchmarks, with cmake and ninja
 #   architectures  the library for every compute capability that ships and that this compiler supports, in its own folder
 #   tests          every GoogleTest program, and the C program over the whole ABI; none may be missing
+#   memory         the GoogleTest programs that count free memory, which need the GPU alone
 #   faults         only the tests in which driver calls fail on purpose
 #   portable       on a Hopper GPU: the GEMMs and attention of other devices, built for 9.0 without wgmma
 #   sanitizer      compute-sanitizer: memcheck of whole steps, leaks of the engine, memcheck and racecheck of the kernels
@@ -38,7 +39,11 @@
 # ninja and GoogleTest, no Go: programs come from bin/ (a bundle) or build/bin. Floors are those of
 # bench/floors/NAME-OF-THE-GPU.txt.
 #
+# Stages that compare results and measure nothing (tests, faults, portable, conformance, sameness, transformers, families and
+# generate) run side by side if several of them follow one another and the host has CUDA's multi-process service.
+#
 #   JOBS           parallel runs of compute-sanitizer (default: 4, or 1 if the GPU is in exclusive mode)
+#   TESTS          GoogleTest programs that run side by side (default: half of the processors)
 #   ARCHITECTURES  compute capabilities of the stage build (default: this GPU's, 9.0 as 90a)
 #   SERVED         parts of the stage served, separated by spaces (default: engine mixes join prefix cancel overload
 #                  fairness)
@@ -62,9 +67,11 @@ bin=bin
 [[ -d $bin || ! -f bin.tar.xz ]] || tar -xJf bin.tar.xz
 [[ -d $bin ]] || bin=build/bin
 readonly root work bin out=$work/cuda models=$work/models table=$work/table.txt
-JOBS=${JOBS:-4}
-[[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) != Exclusive* ]] || JOBS=1
-readonly JOBS
+JOBS=${JOBS:-4} side_by_side=
+if [[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) == Exclusive* ]]; then JOBS=1
+elif command -v nvidia-cuda-mps-control >/dev/null; then side_by_side=yes; fi
+TESTS=${TESTS:-$((($(nproc) + 1) / 2))}
+readonly JOBS TESTS side_by_side
 # The first GPU is checked.
 gpu_name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 gpu_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
@@ -129,12 +136,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness transformers families generate two neighbour bytes phases bench invariance served vectors figures
+  set -- build architectures tests portable conformance sameness transformers families generate memory sanitizer two neighbour bytes phases bench invariance served vectors figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | transformers | families | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
+    build | architectures | tests | memory | faults | portable | sanitizer | conformance | sameness | transformers | families | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done
@@ -146,8 +153,37 @@ if (set -o noclobber; : >"$table") 2>/dev/null; then
     nvcc --version | grep release
   } >>"$table"
 fi
-for stage in "$@"; do
+
+# together STAGE ...: runs stages side by side. Without the multi-process service a GPU runs kernels of one process at a time,
+# and each process waits for the time slices of all others: eight that launch small kernels took eleven times as long as
+# one (H200), and with it as long as one. It must not serve compute-sanitizer, whose runs disturb one another then.
+together() {
+  local stage run runs=() folder
+  folder=$(mktemp -d) || exit 1
+  export CUDA_MPS_PIPE_DIRECTORY=$folder CUDA_MPS_LOG_DIRECTORY=$folder
+  nvidia-cuda-mps-control -d >"$work/mps.log" 2>&1 || row FAIL "$1" "no multi-process service: see $work/mps.log"
+  for stage in "$@"; do
+    (
+      trap 'kill $(jobs -p) 2>/dev/null' EXIT
+      failed=0 marked=$SECONDS
+      "$stage"
+      exit "$failed"
+    ) &
+    runs+=($!)
+  done
+  for run in "${runs[@]}"; do wait "$run" || failed=1; done
+  echo quit | nvidia-cuda-mps-control >>"$work/mps.log" 2>&1
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  rm -rf "$folder"
+}
+
+while (($#)); do
+  compared=()
+  while [[ -n $side_by_side && ${1:-} =~ ^(tests|faults|portable|conformance|sameness|transformers|families|generate)$ ]]; do
+    compared+=("$1")
+    shift
+  done
   marked=$SECONDS
-  "$stage"
+  if ((${#compared[@]} > 0)); then together "${compared[@]}"; else "$1"; shift; fi
 done
 exit "$failed"

@@ -129,6 +129,55 @@ esac
 	require.Empty(t, left)
 }
 
+// TestStagesThatCompareShareTheGPU runs gpu-check's stages tests, faults and memory with scripts
+// instead of the test programs: the first two side by side, as clients of the multi-process service.
+func TestStagesThatCompareShareTheGPU(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, folder := range []string{"bin", "fake", "cuda/tests", "work/cuda"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
+	}
+	out, err := exec.Command("cp", "-r", "gpu-check", "gpu-check.sh", "CMakeLists.txt", filepath.Join(root, "cuda")).CombinedOutput()
+	require.NoError(t, err, string(out))
+	script := func(path, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte("#!/bin/bash\n"+text), 0o700))
+	}
+	script("fake/nvidia-smi", "exit 1\n")
+	script("fake/nvidia-cuda-mps-control", `if [[ ${1:-} == -d ]]; then touch "$CUDA_MPS_PIPE_DIRECTORY/served"; else cat; fi`+"\n")
+	script("work/cuda/cuda_capi_test", "")
+	const passed = "echo '[  PASSED  ] 3 tests.'\n"
+	// One waits for the other, so they end only if they run at once.
+	const meets = `touch "$(dirname "$0")/$1"; for i in {1..100}; do [[ -e $(dirname "$0")/$2 ]] && break; sleep 0.1; done; [[ -e $(dirname "$0")/$2 ]] || exit 1` + "\n"
+	for name, text := range map[string]string{
+		"one":               "set one two\n" + meets + `[[ -e $CUDA_MPS_PIPE_DIRECTORY/served ]] || exit 1` + "\n" + passed,
+		"two":               "set two one\n" + meets + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
+		"bad":               passed + "exit 1\n",
+		"engine_memory":     `[[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || exit 1` + "\n" + passed,
+		"engine_runner":     passed,
+		"engine_fault":      "echo '[  PASSED  ] 1 test.'\n",
+		"engine_fault_step": "echo 'Running 0 tests'\n",
+	} {
+		script("work/cuda/cuda_"+name+"_test", text)
+		ending := ".cu"
+		if strings.HasPrefix(name, "engine") {
+			ending = ".cpp"
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(root, "cuda", "tests", name+"_test"+ending), nil, 0o600))
+	}
+	check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "faults", "memory")
+	check.Env = append(os.Environ(), "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "WORK="+filepath.Join(root, "work"), "TESTS=8")
+	out, err = check.CombinedOutput()
+	require.Error(t, err, "a program has failed")
+	for _, row := range []string{
+		`ok +tests .* cuda_one_test`, `ok +tests .* cuda_two_test`, `skip +tests .* cuda_two_test: 1 tests: see .*`, `FAIL +tests .* cuda_bad_test: see .*`,
+		`FAIL +tests .* cuda_engine_fault_step_test: no test passed: see .*`, `ok +tests .* 6 GoogleTests of 3 programs passed`,
+		`ok +faults .* 1 GoogleTests of 1 programs passed`, `ok +memory .* 6 GoogleTests of 2 programs passed`,
+	} {
+		require.Regexp(t, `(?m)^`+row+`$`, string(out))
+	}
+	require.NotContains(t, string(out), "not built")
+}
+
 // checked runs shell lines with gpu-check's files sourced, for a fake GPU that has a file of
 // floors, and returns the output.
 func checked(t *testing.T, floors, lines string) string {

@@ -15,7 +15,7 @@ readonly families_prompts='10 24 60 130' families_tokens=64 families_vectors=gem
 readonly -A families_seeds=([gpt-oss]=2)
 
 families() {
-  local python=${PYTHON:-python3} at=127.0.0.1:17071 folder=$work/families result text answered=yes
+  local python=${PYTHON:-python3} at=127.0.0.1:17074 folder=$work/families result text answered=yes
   families_answers "$at" "$folder" || answered=no
   stop_servers
   if [[ $answered == no ]]; then

@@ -1,38 +1,65 @@
-# The stages tests, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
+# The stages tests, memory, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# program STAGE NAME [FOLDER]: runs a GoogleTest program of a build, in which some test must pass or say why it is
-# skipped; adds to $ran and $programs.
+# program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped.
 program() {
-  local stage=$1 name=$2 log=$work/$2.log count skipped
-  try "$stage" "$name" "$name" "${3:-$out}/$name" || return
-  count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
-  skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
-  if ((${count:-0} + ${skipped:-0} == 0)); then row FAIL "$stage" "$name: no test passed: see $log"; return; fi
-  ((${skipped:-0} == 0)) || row skip "$stage" "$name: $skipped tests: see $log"
-  ran=$((ran + ${count:-0})) programs=$((programs + 1))
+  local stage=$1 name=$2 log=$work/$2.log passed skipped
+  try "$stage" "$name" "$name" "$out/$name" || return
+  passed=$(tests_in "$log" PASSED) skipped=$(tests_in "$log" SKIPPED)
+  if ((passed + skipped == 0)); then row FAIL "$stage" "$name: no test passed: see $log"; return; fi
+  ((skipped == 0)) || row skip "$stage" "$name: $skipped tests: see $log"
 }
 
+# tests_in LOG PASSED|SKIPPED: prints how many tests of a program did.
+tests_in() {
+  local count
+  count=$(sed -n "s/^\\[ *$2 *\\] \\([0-9]*\\) test.*/\\1/p" "$1" | tail -n 1)
+  echo "${count:-0}"
+}
+
+# programs STAGE NAME ...: runs GoogleTest programs, $TESTS at once if they share the GPU by the multi-process service.
+programs() {
+  local stage=$1 name ran=0 count=0 at_once=1 run runs=()
+  shift
+  [[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || at_once=$TESTS
+  for name in "$@"; do
+    while (($(jobs -rp | wc -l) >= at_once)); do sleep 0.1; done
+    (failed=0; program "$stage" "$name"; exit "$failed") &
+    runs+=($!)
+  done
+  for run in "${runs[@]}"; do
+    if wait "$run"; then ran=$((ran + $(tests_in "$work/$1.log" PASSED))) count=$((count + 1)); else failed=1; fi
+    shift
+  done
+  if ((ran == 0)); then row FAIL "$stage" 'no test passed'
+  else row ok "$stage" "$ran GoogleTests of $count programs passed"; fi
+}
+
+# Programs that count the device's free memory, which other processes would change.
+readonly counting='cuda_engine_memory_test cuda_engine_runner_test'
+
 tests() {
-  local ran=0 programs=0 missing='' source name
+  local missing='' source name found=()
   if [[ -x $out/cuda_capi_test ]]; then try tests 'C program over the ABI' capi "$out/cuda_capi_test" gpu
   else missing=' cuda_capi_test'; fi
   for source in "$root"/cuda/tests/*_test.cu "$root"/cuda/tests/*_test.cpp; do
     name=cuda_$(basename "${source%.*}")
-    if [[ -x $out/$name ]]; then program tests "$name"; else missing+=" $name"; fi
+    if [[ ! -x $out/$name ]]; then missing+=" $name"
+    elif [[ " $counting " != *" $name "* ]]; then found+=("$name"); fi
   done
-  if [[ -n $missing ]]; then row FAIL tests "not built:$missing"
-  elif ((ran == 0)); then row FAIL tests 'no test passed'
-  else row ok tests "$ran GoogleTests of $programs programs passed"; fi
+  programs tests "${found[@]}"
+  [[ -z $missing ]] || row FAIL tests "not built:$missing"
 }
 
+# shellcheck disable=SC2086 # a list of names
+memory() { programs memory $counting; }
+
 faults() {
-  local ran=0 programs=0 each
+  local each found=()
   for each in "$out"/cuda_engine_fault*_test; do
-    [[ ! -x $each ]] || program faults "$(basename "$each")"
+    [[ ! -x $each ]] || found+=("$(basename "$each")")
   done
-  if ((ran == 0)); then row FAIL faults 'no test passed'
-  else row ok faults "$ran GoogleTests of $programs programs passed"; fi
+  programs faults "${found[@]}"
 }
 
 # The build whose GEMMs and attention are those of devices other than Hopper.
@@ -43,10 +70,13 @@ readonly portable_build
 portable() {
   [[ $portable_build != "$out" ]] || { row skip portable 'every test on this GPU already runs the portable kernels'; return; }
   build_portable || return
-  local name
+  local name run runs=()
   for name in gemm gemm_tiles attention_prefill; do
-    try portable "cuda_${name}_test for 90" "portable-$name" "$portable_build/cuda_${name}_test"
+    (failed=0; try portable "cuda_${name}_test for 90" "portable-$name" "$portable_build/cuda_${name}_test"; exit "$failed") &
+    runs+=($!)
+    [[ -n ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || wait "$!"
   done
+  for run in "${runs[@]}"; do wait "$run" || failed=1; done
 }
 
 build_portable() {

@@ -9,7 +9,7 @@ readonly TRANSFORMERS=${TRANSFORMERS:-qwen3-8b:bf16:default:bf16 llama-1b:f16:de
 readonly transformers_on=${TRANSFORMERS_ON:-cuda} transformers_prompt=300 transformers_tokens=48
 
 transformers() {
-  local python=${PYTHON:-python3} at=127.0.0.1:17071 each shape type kv own file case result text
+  local python=${PYTHON:-python3} at=127.0.0.1:17075 each shape type kv own file case result text
   local -A writing=() judging=()
   local -a cases
   read -r -d '' -a cases <<<"$TRANSFORMERS"
