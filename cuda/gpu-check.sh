@@ -5,8 +5,8 @@
 #   build          the library for this GPU, its tests and benchmarks, with cmake and ninja
 #   architectures  the library for every compute capability that ships and that this compiler supports, in its own folder
 #   tests          every GoogleTest program, and the C program over the whole ABI; none may be missing
-#   memory         the GoogleTest programs that count free memory, which need the GPU alone
-#   faults         only the tests in which driver calls fail on purpose
+#   alone          the GoogleTest programs that need the GPUs alone
+#   faults         only the tests in which driver calls fail on purpose, on one GPU
 #   portable       on a Hopper GPU: the GEMMs and attention of other devices, built for 9.0 without wgmma
 #   sanitizer      compute-sanitizer: memcheck of whole steps, leaks of the engine, memcheck and racecheck of the kernels
 #                  on small shapes. Of Hopper's GEMMs it checks decode shapes of up to 64 tokens whose pipelines do not
@@ -136,12 +136,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable conformance sameness transformers families generate memory sanitizer two neighbour bytes phases bench invariance served vectors figures
+  set -- build architectures tests portable conformance sameness transformers families generate alone sanitizer two neighbour bytes phases bench invariance served vectors figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | memory | faults | portable | sanitizer | conformance | sameness | transformers | families | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
+    build | architectures | tests | alone | faults | portable | sanitizer | conformance | sameness | transformers | families | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

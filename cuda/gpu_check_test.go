@@ -129,7 +129,7 @@ esac
 	require.Empty(t, left)
 }
 
-// TestStagesThatCompareShareTheGPU runs gpu-check's stages tests, faults and memory with scripts
+// TestStagesThatCompareShareTheGPU runs gpu-check's stages tests, faults and alone with scripts
 // instead of the test programs: the first two side by side, as clients of the multi-process service.
 func TestStagesThatCompareShareTheGPU(t *testing.T) {
 	t.Parallel()
@@ -149,11 +149,12 @@ func TestStagesThatCompareShareTheGPU(t *testing.T) {
 	// One waits for the other, so they end only if they run at once.
 	const meets = `touch "$(dirname "$0")/$1"; for i in {1..100}; do [[ -e $(dirname "$0")/$2 ]] && break; sleep 0.1; done; [[ -e $(dirname "$0")/$2 ]] || exit 1` + "\n"
 	for name, text := range map[string]string{
-		"one":               "set one two\n" + meets + `[[ -e $CUDA_MPS_PIPE_DIRECTORY/served ]] || exit 1` + "\n" + passed,
-		"two":               "set two one\n" + meets + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
-		"bad":               passed + "exit 1\n",
-		"engine_memory":     `[[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || exit 1` + "\n" + passed,
-		"engine_runner":     passed,
+		"one":           "set one two\n" + meets + `[[ -e $CUDA_MPS_PIPE_DIRECTORY/served ]] || exit 1` + "\n" + passed,
+		"two":           "set two one\n" + meets + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
+		"bad":           passed + "exit 1\n",
+		"engine_memory": `[[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || exit 1` + "\n" + passed,
+		"engine_runner": passed, "gather": passed, "engine_divided": passed, "engine_divided_experts": passed,
+		"engine_fault_divided": passed, "engine_two_devices": passed,
 		"engine_fault":      "echo '[  PASSED  ] 1 test.'\n",
 		"engine_fault_step": "echo 'Running 0 tests'\n",
 	} {
@@ -164,14 +165,14 @@ func TestStagesThatCompareShareTheGPU(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(root, "cuda", "tests", name+"_test"+ending), nil, 0o600))
 	}
-	check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "faults", "memory")
+	check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "faults", "alone")
 	check.Env = append(os.Environ(), "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "WORK="+filepath.Join(root, "work"), "TESTS=8")
 	out, err = check.CombinedOutput()
 	require.Error(t, err, "a program has failed")
 	for _, row := range []string{
 		`ok +tests .* cuda_one_test`, `ok +tests .* cuda_two_test`, `skip +tests .* cuda_two_test: 1 tests: see .*`, `FAIL +tests .* cuda_bad_test: see .*`,
 		`FAIL +tests .* cuda_engine_fault_step_test: no test passed: see .*`, `ok +tests .* 6 GoogleTests of 3 programs passed`,
-		`ok +faults .* 1 GoogleTests of 1 programs passed`, `ok +memory .* 6 GoogleTests of 2 programs passed`,
+		`ok +faults .* 1 GoogleTests of 1 programs passed`, `ok +alone .* 21 GoogleTests of 7 programs passed`,
 	} {
 		require.Regexp(t, `(?m)^`+row+`$`, string(out))
 	}

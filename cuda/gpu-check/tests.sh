@@ -1,10 +1,11 @@
-# The stages tests, memory, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
+# The stages tests, alone, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped.
+# program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped, for a quarter of an hour
+# at most.
 program() {
   local stage=$1 name=$2 log=$work/$2.log passed skipped
-  try "$stage" "$name" "$name" "$out/$name" || return
+  try "$stage" "$name" "$name" timeout -k 10 900 "$out/$name" || return
   passed=$(tests_in "$log" PASSED) skipped=$(tests_in "$log" SKIPPED)
   if ((passed + skipped == 0)); then row FAIL "$stage" "$name: no test passed: see $log"; return; fi
   ((skipped == 0)) || row skip "$stage" "$name: $skipped tests: see $log"
@@ -35,8 +36,11 @@ programs() {
   else row ok "$stage" "$ran GoogleTests of $count programs passed"; fi
 }
 
-# Programs that count the device's free memory, which other processes would change.
-readonly counting='cuda_engine_memory_test cuda_engine_runner_test'
+# Programs that need the GPUs alone: those that count free memory, which other processes would change, and those whose kernels
+# wait for kernels of other streams. A client of the multi-process service has few queues, and there the kernel that is
+# waited for may be queued behind the one that waits, which then holds the GPU for ever.
+readonly needs_alone='cuda_engine_memory_test cuda_engine_runner_test cuda_gather_test cuda_engine_divided_test
+  cuda_engine_divided_experts_test cuda_engine_fault_divided_test cuda_engine_two_devices_test'
 
 tests() {
   local missing='' source name found=()
@@ -45,19 +49,19 @@ tests() {
   for source in "$root"/cuda/tests/*_test.cu "$root"/cuda/tests/*_test.cpp; do
     name=cuda_$(basename "${source%.*}")
     if [[ ! -x $out/$name ]]; then missing+=" $name"
-    elif [[ " $counting " != *" $name "* ]]; then found+=("$name"); fi
+    elif ! grep -qw "$name" <<<"$needs_alone"; then found+=("$name"); fi
   done
   programs tests "${found[@]}"
   [[ -z $missing ]] || row FAIL tests "not built:$missing"
 }
 
 # shellcheck disable=SC2086 # a list of names
-memory() { programs memory $counting; }
+alone() { programs alone $needs_alone; }
 
 faults() {
   local each found=()
   for each in "$out"/cuda_engine_fault*_test; do
-    [[ ! -x $each ]] || found+=("$(basename "$each")")
+    [[ ! -x $each || $each == *_divided_test ]] || found+=("$(basename "$each")")
   done
   programs faults "${found[@]}"
 }
