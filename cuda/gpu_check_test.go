@@ -72,14 +72,13 @@ func TestInvarianceRequiresThatFreeBuildIsCaught(t *testing.T) {
 			script := func(path, text string) {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, path), []byte("#!/bin/bash\n"+text), 0o755))
 			}
-			script("sametest.test", fmt.Sprintf("[[ $MILLRACE_TEST_CUDA_ENGINE == %s/free ]] || exit 3\necho '%s'\nexit %d\n",
+			script("sametest.test", fmt.Sprintf("[[ $MILLRACE_TEST_CUDA_ENGINE == %s/cuda/free ]] || exit 3\necho '%s'\nexit %d\n",
 				dir, tc.prints, tc.status))
 			script("millrace-bench", "for kind in prefill decode; do for batch in 1 64 128 256; do echo $kind $batch 100; done; done\n")
 			script("stage", `
 work=$1 bin=$1 models=$1 out=$1/cuda gpu_capability=$2
 row() { echo "$1 $3"; }
-configured() { :; }
-cmake() { :; }
+cmake() { [[ "$*" == "--build $out --target millrace_free" ]]; }
 image() { echo "${1/90/90a}"; }
 source gpu-check/invariance.sh
 invariance
