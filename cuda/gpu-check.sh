@@ -4,8 +4,8 @@
 #
 #   build          the library for this GPU, its tests and benchmarks, with cmake and ninja
 #   architectures  the library for every compute capability that ships and that this compiler supports, in its own folder
-#   tests          every GoogleTest program, and the C program over the whole ABI; none may be missing
-#   alone          the GoogleTest programs that need the GPUs alone
+#   tests          every GoogleTest program but those of the stage alone, and the C program over the whole ABI; none may be missing
+#   alone          the GoogleTest programs that need the GPUs alone: they count free memory, or are of several GPUs or streams
 #   faults         only the tests in which driver calls fail on purpose, on one GPU
 #   portable       on a Hopper GPU: the GEMMs and attention of other devices, built for 9.0 without wgmma
 #   sanitizer      compute-sanitizer: memcheck of whole steps, leaks of the engine, memcheck and racecheck of the kernels
@@ -40,7 +40,7 @@
 # bench/floors/NAME-OF-THE-GPU.txt.
 #
 # Stages that compare results and measure nothing (tests, faults, portable, conformance, sameness, transformers, families and
-# generate) run side by side if several of them follow one another and the host has CUDA's multi-process service.
+# generate) run side by side if they follow one another, the host has CUDA's multi-process service and the GPU has 64 GB.
 #
 #   JOBS           parallel runs of compute-sanitizer (default: 4, or 1 if the GPU is in exclusive mode)
 #   TESTS          GoogleTest programs that run side by side (default: half of the processors)
@@ -67,11 +67,10 @@ bin=bin
 [[ -d $bin || ! -f bin.tar.xz ]] || tar -xJf bin.tar.xz
 [[ -d $bin ]] || bin=build/bin
 readonly root work bin out=$work/cuda models=$work/models table=$work/table.txt
-JOBS=${JOBS:-4} side_by_side=
-if [[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) == Exclusive* ]]; then JOBS=1
-elif command -v nvidia-cuda-mps-control >/dev/null; then side_by_side=yes; fi
-TESTS=${TESTS:-$((($(nproc) + 1) / 2))}
-readonly JOBS TESTS side_by_side
+JOBS=${JOBS:-4} TESTS=${TESTS:-$((($(nproc) + 1) / 2))} exclusive=
+[[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) != Exclusive* ]] || JOBS=1 exclusive=yes
+((TESTS > 0)) || TESTS=1
+readonly JOBS TESTS exclusive
 # The first GPU is checked.
 gpu_name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 gpu_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
@@ -87,7 +86,7 @@ if command -v nvidia-smi >/dev/null; then
   sampler=$!
   disown
 fi
-trap 'kill $(jobs -p) $sampler 2>/dev/null; rm -f "$clocks"' EXIT
+trap 'kill $(jobs -p) $sampler 2>/dev/null; unshare; rm -f "$clocks"' EXIT
 
 # sm_clock STAGE: sets $clock. If the stage measures, it is the median of the samples since the last row in which the GPU
 # worked, else empty.
@@ -112,11 +111,13 @@ row() {
   [[ $1 == ok || $1 == skip ]] || failed=1
 }
 
-# try STAGE WHAT LOG COMMAND ...: runs a command with its output in a log; prints the end of the log on failure.
+# try STAGE WHAT LOG COMMAND ...: runs a command with its output in a log; prints the end of the log on failure. The command is a job, so
+# that whoever ends this shell ends it too.
 try() {
   local stage=$1 what=$2 log=$work/$3.log began=$SECONDS
   shift 3
-  if "$@" >"$log" 2>&1; then
+  "$@" >"$log" 2>&1 &
+  if wait "$!"; then
     row ok "$stage" "$what" $((SECONDS - began))
   else
     row FAIL "$stage" "$what: see $log" $((SECONDS - began))
@@ -154,36 +155,14 @@ if (set -o noclobber; : >"$table") 2>/dev/null; then
   } >>"$table"
 fi
 
-# together STAGE ...: runs stages side by side. Without the multi-process service a GPU runs kernels of one process at a time,
-# and each process waits for the time slices of all others: eight that launch small kernels took eleven times as long as
-# one (H200), and with it as long as one. It must not serve compute-sanitizer, whose runs disturb one another then.
-together() {
-  local stage run runs=() folder
-  folder=$(mktemp -d) || exit 1
-  export CUDA_MPS_PIPE_DIRECTORY=$folder CUDA_MPS_LOG_DIRECTORY=$folder
-  nvidia-cuda-mps-control -d >"$work/mps.log" 2>&1 || row FAIL "$1" "no multi-process service: see $work/mps.log"
-  for stage in "$@"; do
-    (
-      trap 'kill $(jobs -p) 2>/dev/null' EXIT
-      failed=0 marked=$SECONDS
-      "$stage"
-      exit "$failed"
-    ) &
-    runs+=($!)
-  done
-  for run in "${runs[@]}"; do wait "$run" || failed=1; done
-  echo quit | nvidia-cuda-mps-control >>"$work/mps.log" 2>&1
-  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-  rm -rf "$folder"
-}
-
 while (($#)); do
   compared=()
-  while [[ -n $side_by_side && ${1:-} =~ ^(tests|faults|portable|conformance|sameness|transformers|families|generate)$ ]]; do
+  while (($#)) && comparing "$1"; do
     compared+=("$1")
     shift
   done
   marked=$SECONDS
+  [[ ! -s $clocks ]] || clocked=$(wc -l <"$clocks")
   if ((${#compared[@]} > 0)); then together "${compared[@]}"; else "$1"; shift; fi
 done
 exit "$failed"

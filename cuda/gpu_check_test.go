@@ -129,53 +129,120 @@ esac
 }
 
 // TestStagesThatCompareShareTheGPU runs gpu-check's stages tests, faults and alone with scripts
-// instead of the test programs: the first two side by side, as clients of the multi-process service.
+// instead of the test programs. The first two run side by side as clients of the multi-process
+// service, where the host has what they need, and otherwise one program at a time, as alone always
+// does.
 func TestStagesThatCompareShareTheGPU(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
-	for _, folder := range []string{"bin", "fake", "cuda/tests", "work/cuda"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
-	}
-	out, err := exec.Command("cp", "-r", "gpu-check", "gpu-check.sh", "CMakeLists.txt", filepath.Join(root, "cuda")).CombinedOutput()
-	require.NoError(t, err, string(out))
-	script := func(path, text string) {
-		require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte("#!/bin/bash\n"+text), 0o700))
-	}
-	script("fake/nvidia-smi", "exit 1\n")
-	script("fake/nvidia-cuda-mps-control", `if [[ ${1:-} == -d ]]; then touch "$CUDA_MPS_PIPE_DIRECTORY/served"; else cat; fi`+"\n")
-	script("work/cuda/cuda_capi_test", "")
-	const passed = "echo '[  PASSED  ] 3 tests.'\n"
-	// One waits for the other, so they end only if they run at once.
-	const meets = `touch "$(dirname "$0")/$1"; for i in {1..100}; do [[ -e $(dirname "$0")/$2 ]] && break; sleep 0.1; done; [[ -e $(dirname "$0")/$2 ]] || exit 1` + "\n"
-	for name, text := range map[string]string{
-		"one":           "set one two\n" + meets + `[[ -e $CUDA_MPS_PIPE_DIRECTORY/served ]] || exit 1` + "\n" + passed,
-		"two":           "set two one\n" + meets + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
-		"bad":           passed + "exit 1\n",
-		"engine_memory": `[[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || exit 1` + "\n" + passed,
-		"engine_runner": passed, "gather": passed, "engine_divided": passed, "engine_divided_experts": passed,
-		"engine_fault_divided": passed, "engine_two_devices": passed,
-		"engine_fault":      "echo '[  PASSED  ] 1 test.'\n",
-		"engine_fault_step": "echo 'Running 0 tests'\n",
+	for name, tc := range map[string]struct {
+		mode, memory, service string // of the GPU, of the service
+		shared                bool
+	}{
+		"with the service":             {"Default", "143771", "starts", true},
+		"a GPU in exclusive mode":      {"Exclusive_Process", "143771", "starts", false},
+		"a small GPU":                  {"Default", "24576", "starts", false},
+		"a service that does not run":  {"Default", "143771", "fails", false},
+		"a service that gives no list": {"Default", "143771", "is silent", false},
 	} {
-		script("work/cuda/cuda_"+name+"_test", text)
-		ending := ".cu"
-		if strings.HasPrefix(name, "engine") {
-			ending = ".cpp"
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			for _, folder := range []string{"bin", "fake", "cuda/tests", "work/cuda"} {
+				require.NoError(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
+			}
+			out, err := exec.Command("cp", "-r", "gpu-check", "gpu-check.sh", "CMakeLists.txt", filepath.Join(root, "cuda")).CombinedOutput()
+			require.NoError(t, err, string(out))
+			script := func(path, text string) {
+				require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte("#!/bin/bash\ncd "+root+"\n"+text), 0o700))
+			}
+			script("fake/nvidia-smi", fmt.Sprintf(`case "$*" in
+*compute_mode*) echo %s ;;
+*memory.total*,nounits*) echo %s ;;
+*) exit 1 ;;
+esac
+`, tc.mode, tc.memory))
+			script("fake/nvcc", "exit 1\n")
+			script("fake/nvidia-cuda-mps-control", fmt.Sprintf(`service='%s'
+[[ -z ${CUDA_VISIBLE_DEVICES:-} || $1 != -d ]] || exit 1
+if [[ ${1:-} == -d ]]; then [[ $service != fails ]] && echo "$CUDA_MPS_PIPE_DIRECTORY" >served; exit; fi
+read -r asked
+echo "$asked" >>asked
+[[ $asked != get_server_list || $service == starts ]]
+`, tc.service))
+			const passed = "echo '[  PASSED  ] 3 tests.'\n"
+			const only = "mkdir busy || exit 1; sleep 0.1; rmdir busy\n"
+			compared, alone := only, only+`[[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || exit 1`+"\n"
+			meets := compared
+			if tc.shared {
+				compared = `[[ $CUDA_MPS_PIPE_DIRECTORY == "$(<served)" ]] || exit 1` + "\n"
+				// Ends only if both stages run the test of faults meanwhile.
+				meets = compared + `for i in {1..200}; do (($(grep -c . started) < 2)) || break; sleep 0.1; done; (($(grep -c . started) == 2)) || exit 1` + "\n"
+			}
+			script("work/cuda/cuda_capi_test", "")
+			require.NoError(t, os.WriteFile(filepath.Join(root, "started"), nil, 0o600))
+			for name, text := range map[string]string{
+				"one":               meets + passed,
+				"two":               compared + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
+				"bad":               compared + passed + "exit 1\n",
+				"engine_fault":      compared + "echo now >>started; echo '[  PASSED  ] 1 test.'\n",
+				"engine_fault_step": compared + "echo 'Running 0 tests'\n",
+				"engine_memory":     alone + passed, "engine_runner": alone + passed, "gather": alone + passed, "engine_divided": alone + passed,
+				"engine_divided_experts": alone + passed, "engine_fault_divided": alone + passed, "engine_hidden": alone + passed,
+				"engine_two_devices": alone + passed,
+			} {
+				script("work/cuda/cuda_"+name+"_test", text)
+				ending := ".cu"
+				if strings.HasPrefix(name, "engine") {
+					ending = ".cpp"
+				}
+				require.NoError(t, os.WriteFile(filepath.Join(root, "cuda", "tests", name+"_test"+ending), nil, 0o600))
+			}
+			check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "faults", "alone")
+			check.Env = append(os.Environ(), "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "WORK="+filepath.Join(root, "work"), "TESTS=8",
+				"CUDA_VISIBLE_DEVICES=0", "TMPDIR="+root)
+			out, err = check.CombinedOutput()
+			require.Error(t, err, "a program has failed")
+			for _, row := range []string{
+				`ok +tests .* C program over the ABI`, `ok +tests .* cuda_one_test`, `ok +tests .* cuda_two_test`,
+				`skip +tests .* cuda_two_test: 1 tests: see .*`, `FAIL +tests .* cuda_bad_test: see .*`,
+				`FAIL +tests .* cuda_engine_fault_step_test: no test passed: see .*`, `ok +tests .* 6 GoogleTests of 3 programs passed`,
+				`ok +faults .* 1 GoogleTests of 1 programs passed`, `ok +alone .* 24 GoogleTests of 8 programs passed`,
+			} {
+				require.Regexp(t, `(?m)^`+row+`$`, string(out))
+			}
+			require.NotContains(t, string(out), "not built")
+			asked, err := os.ReadFile(filepath.Join(root, "asked"))
+			if tc.shared || tc.service == "is silent" {
+				require.NoError(t, err)
+				require.Equal(t, "get_server_list\nquit -t 30\n", string(asked))
+			}
+			if tc.mode != "Default" || tc.memory == "24576" {
+				require.ErrorIs(t, err, os.ErrNotExist, "no service was wanted")
+			}
+			left, err := filepath.Glob(filepath.Join(root, "tmp.*"))
+			require.NoError(t, err)
+			require.Empty(t, left, "the folder of the service")
+		})
+	}
+}
+
+// TestProgramsOfSeveralGPUsRunAlone requires gpu-check to keep test programs with gathers between
+// GPUs away from others.
+func TestProgramsOfSeveralGPUsRunAlone(t *testing.T) {
+	sources, err := filepath.Glob("tests/*_test.cpp")
+	require.NoError(t, err)
+	tests, err := os.ReadFile("gpu-check/tests.sh")
+	require.NoError(t, err)
+	found := 0
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		require.NoError(t, err)
+		if strings.Contains(string(text), `#include "tests/engine_together.h"`) {
+			found++
+			require.Contains(t, string(tests), "cuda_"+strings.TrimSuffix(filepath.Base(source), ".cpp"))
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(root, "cuda", "tests", name+"_test"+ending), nil, 0o600))
 	}
-	check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "faults", "alone")
-	check.Env = append(os.Environ(), "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "WORK="+filepath.Join(root, "work"), "TESTS=8")
-	out, err = check.CombinedOutput()
-	require.Error(t, err, "a program has failed")
-	for _, row := range []string{
-		`ok +tests .* cuda_one_test`, `ok +tests .* cuda_two_test`, `skip +tests .* cuda_two_test: 1 tests: see .*`, `FAIL +tests .* cuda_bad_test: see .*`,
-		`FAIL +tests .* cuda_engine_fault_step_test: no test passed: see .*`, `ok +tests .* 6 GoogleTests of 3 programs passed`,
-		`ok +faults .* 1 GoogleTests of 1 programs passed`, `ok +alone .* 21 GoogleTests of 7 programs passed`,
-	} {
-		require.Regexp(t, `(?m)^`+row+`$`, string(out))
-	}
-	require.NotContains(t, string(out), "not built")
+	require.NotZero(t, found)
 }
 
 // checked runs shell lines with gpu-check's files sourced, for a fake GPU that has a file of

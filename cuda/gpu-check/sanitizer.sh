@@ -45,7 +45,7 @@ sanitizer() {
     sanitize racecheck 'portable grouped GEMMs' "$portable_build/cuda_experts_gemm_test" "$grouped"
   fi
   # Memory that is not freed by the end of the program is an error; a refusal that a test provokes is not. Tests that
-  # measure how much of the device is free need it alone, so they run only in the stage tests.
+  # measure how much of the device is free need it alone, so they run only in the stage alone.
   sanitize memcheck 'leaks of the engine' --leak-check full --report-api-errors no "$out/cuda_engine_memory_test" \
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
   # Neither tool repeats launches by the thousand. Other head widths run the kernel of a wider head, padded with zeros, so

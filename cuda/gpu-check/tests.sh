@@ -1,35 +1,43 @@
 # The stages tests, alone, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped, for a quarter of an hour
-# at most.
+# Programs and suites end within a quarter of an hour, or hang.
+limited=(timeout -k 10 900)
+readonly limited
+
+# program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped.
 program() {
-  local stage=$1 name=$2 log=$work/$2.log passed skipped
-  try "$stage" "$name" "$name" timeout -k 10 900 "$out/$name" || return
+  local stage=$1 name=$2 log=$1-$2 passed skipped
+  try "$stage" "$name" "$log" "${limited[@]}" "$out/$name" || return
   passed=$(tests_in "$log" PASSED) skipped=$(tests_in "$log" SKIPPED)
-  if ((passed + skipped == 0)); then row FAIL "$stage" "$name: no test passed: see $log"; return; fi
-  ((skipped == 0)) || row skip "$stage" "$name: $skipped tests: see $log"
+  if ((passed + skipped == 0)); then row FAIL "$stage" "$name: no test passed: see $work/$log.log"; return; fi
+  ((skipped == 0)) || row skip "$stage" "$name: $skipped tests: see $work/$log.log"
 }
 
 # tests_in LOG PASSED|SKIPPED: prints how many tests of a program did.
 tests_in() {
   local count
-  count=$(sed -n "s/^\\[ *$2 *\\] \\([0-9]*\\) test.*/\\1/p" "$1" | tail -n 1)
+  count=$(sed -n "s/^\\[ *$2 *\\] \\([0-9]*\\) test.*/\\1/p" "$work/$1.log" | tail -n 1)
   echo "${count:-0}"
 }
 
-# programs STAGE NAME ...: runs GoogleTest programs, $TESTS at once if they share the GPU by the multi-process service.
+# programs STAGE NAME ...: runs GoogleTest programs, $TESTS at once if they are clients of the multi-process service.
 programs() {
   local stage=$1 name ran=0 count=0 at_once=1 run runs=()
   shift
-  [[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || at_once=$TESTS
+  [[ -z $shared ]] || at_once=$TESTS
   for name in "$@"; do
     while (($(jobs -rp | wc -l) >= at_once)); do sleep 0.1; done
-    (failed=0; program "$stage" "$name"; exit "$failed") &
+    (
+      trap 'kill $(jobs -p) 2>/dev/null' EXIT
+      failed=0
+      program "$stage" "$name"
+      exit "$failed"
+    ) &
     runs+=($!)
   done
   for run in "${runs[@]}"; do
-    if wait "$run"; then ran=$((ran + $(tests_in "$work/$1.log" PASSED))) count=$((count + 1)); else failed=1; fi
+    if wait "$run"; then ran=$((ran + $(tests_in "$stage-$1" PASSED))) count=$((count + 1)); else failed=1; fi
     shift
   done
   if ((ran == 0)); then row FAIL "$stage" 'no test passed'
@@ -40,11 +48,11 @@ programs() {
 # wait for kernels of other streams. A client of the multi-process service has few queues, and there the kernel that is
 # waited for may be queued behind the one that waits, which then holds the GPU for ever.
 readonly needs_alone='cuda_engine_memory_test cuda_engine_runner_test cuda_gather_test cuda_engine_divided_test
-  cuda_engine_divided_experts_test cuda_engine_fault_divided_test cuda_engine_two_devices_test'
+  cuda_engine_divided_experts_test cuda_engine_fault_divided_test cuda_engine_hidden_test cuda_engine_two_devices_test'
 
 tests() {
   local missing='' source name found=()
-  if [[ -x $out/cuda_capi_test ]]; then try tests 'C program over the ABI' capi "$out/cuda_capi_test" gpu
+  if [[ -x $out/cuda_capi_test ]]; then try tests 'C program over the ABI' capi "${limited[@]}" "$out/cuda_capi_test" gpu
   else missing=' cuda_capi_test'; fi
   for source in "$root"/cuda/tests/*_test.cu "$root"/cuda/tests/*_test.cpp; do
     name=cuda_$(basename "${source%.*}")
@@ -76,9 +84,14 @@ portable() {
   build_portable || return
   local name run runs=()
   for name in gemm gemm_tiles attention_prefill; do
-    (failed=0; try portable "cuda_${name}_test for 90" "portable-$name" "$portable_build/cuda_${name}_test"; exit "$failed") &
+    (
+      trap 'kill $(jobs -p) 2>/dev/null' EXIT
+      failed=0
+      try portable "cuda_${name}_test for 90" "portable-$name" "${limited[@]}" "$portable_build/cuda_${name}_test"
+      exit "$failed"
+    ) &
     runs+=($!)
-    [[ -n ${CUDA_MPS_PIPE_DIRECTORY:-} ]] || wait "$!"
+    [[ -n $shared ]] || wait "$!"
   done
   for run in "${runs[@]}"; do wait "$run" || failed=1; done
 }

@@ -1,0 +1,60 @@
+# What lets the stages of gpu-check.sh that compare results run side by side: CUDA's multi-process service (MPS). gpu-check.sh sources
+# this file.
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
+
+# Without the service a GPU runs kernels of one process at a time, and each process waits for the time slices of all others: eight that
+# launch small kernels took ten times as long as one (H200), and with it as long as one. It must not serve compute-sanitizer, whose
+# runs disturb one another then.
+
+# comparing STAGE: succeeds if a stage compares results and measures nothing.
+comparing() { [[ $1 =~ ^(tests|faults|portable|conformance|sameness|transformers|families|generate)$ ]]; }
+
+# The folder of the service, if it runs.
+shared=
+
+# service COMMAND ...: runs a command with the service's folder.
+service() { CUDA_MPS_PIPE_DIRECTORY=$shared CUDA_MPS_LOG_DIRECTORY=$shared "$@" >>"$work/mps.log" 2>&1; }
+
+# share: starts the service. Fails if the host has none, or none of its own for this user, or a GPU too small for several stages, which
+# reserve up to 16 GB each. CUDA_VISIBLE_DEVICES is for its clients, whose numbers are those of the service.
+share() {
+  local mib
+  mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
+  [[ -z $exclusive && $mib =~ ^[0-9]+$ ]] && ((mib >= 60000)) && command -v nvidia-cuda-mps-control >/dev/null || return
+  shared=$(mktemp -d) || return
+  service timeout 30 env -u CUDA_VISIBLE_DEVICES nvidia-cuda-mps-control -d &&
+    service timeout 30 nvidia-cuda-mps-control <<<get_server_list && return
+  unshare
+  return 1
+}
+
+# unshare: ends the service, also if a client hangs.
+unshare() {
+  [[ -n $shared ]] || return 0
+  service timeout 60 nvidia-cuda-mps-control <<<'quit -t 30'
+  local pid=$shared/nvidia-cuda-mps-control.pid
+  [[ ! -s $pid ]] || kill "$(<"$pid")" 2>/dev/null
+  rm -rf "$shared"
+  shared=
+}
+
+# together STAGE ...: runs stages side by side, or in turn if the service cannot be had.
+together() {
+  local stage run runs=()
+  if ! share; then
+    for stage in "$@"; do marked=$SECONDS; "$stage"; done
+    return
+  fi
+  for stage in "$@"; do
+    (
+      trap 'kill $(jobs -p) 2>/dev/null' EXIT
+      export CUDA_MPS_PIPE_DIRECTORY=$shared CUDA_MPS_LOG_DIRECTORY=$shared
+      failed=0 marked=$SECONDS
+      "$stage"
+      exit "$failed"
+    ) &
+    runs+=($!)
+  done
+  for run in "${runs[@]}"; do wait "$run" || failed=1; done
+  unshare
+}
