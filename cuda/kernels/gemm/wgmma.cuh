@@ -110,8 +110,8 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
                : "memory");
 }
 
-// The same two copies, of weights that the decode class reads once a step: they leave the L2 cache first, so that code, tokens,
-// sums and tables stay there from layer to layer.
+// The same two copies, of weights of the decode class. They leave the L2 cache first, so that code, tokens, sums and tables stay there
+// from layer to layer. Tiles that differ in their tokens alone run side by side, so they find the weights there all the same.
 __device__ __forceinline__ void tensor_stream(uint32_t to, const void* map, int32_t x, int32_t y, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
