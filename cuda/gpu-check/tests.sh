@@ -45,8 +45,8 @@ programs() {
 }
 
 # Programs that need the GPUs alone: those that count free memory, which other processes would change, and those whose kernels
-# wait for kernels of other streams. A client of the multi-process service has few queues, and there the kernel that is
-# waited for may be queued behind the one that waits, which then holds the GPU for ever.
+# wait for kernels of other streams. As a client of the multi-process service a gather of four streams of one GPU held it for
+# ever (H200), probably because the kernel that the others waited for was queued behind them.
 readonly needs_alone='cuda_engine_memory_test cuda_engine_runner_test cuda_gather_test cuda_engine_divided_test
   cuda_engine_divided_experts_test cuda_engine_fault_divided_test cuda_engine_hidden_test cuda_engine_two_devices_test'
 
