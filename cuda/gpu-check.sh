@@ -126,6 +126,16 @@ try() {
   fi
 }
 
+# apart COMMAND ...: runs a function as a job, which fails if a row of it does, and which ends its own jobs when it ends.
+apart() {
+  (
+    trap 'kill $(jobs -p) 2>/dev/null' EXIT
+    failed=0 marked=$SECONDS
+    "$@"
+    exit "$failed"
+  ) &
+}
+
 for part in "$root"/cuda/gpu-check/*.sh; do
   # shellcheck source=/dev/null
   source "$part" || exit 1

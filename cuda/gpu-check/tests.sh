@@ -28,12 +28,7 @@ programs() {
   [[ -z $shared ]] || at_once=$TESTS
   for name in "$@"; do
     while (($(jobs -rp | wc -l) >= at_once)); do sleep 0.1; done
-    (
-      trap 'kill $(jobs -p) 2>/dev/null' EXIT
-      failed=0
-      program "$stage" "$name"
-      exit "$failed"
-    ) &
+    apart program "$stage" "$name"
     runs+=($!)
   done
   for run in "${runs[@]}"; do
@@ -84,12 +79,7 @@ portable() {
   build_portable || return
   local name run runs=()
   for name in gemm gemm_tiles attention_prefill; do
-    (
-      trap 'kill $(jobs -p) 2>/dev/null' EXIT
-      failed=0
-      try portable "cuda_${name}_test for 90" "portable-$name" "${limited[@]}" "$portable_build/cuda_${name}_test"
-      exit "$failed"
-    ) &
+    apart try portable "cuda_${name}_test for 90" "portable-$name" "${limited[@]}" "$portable_build/cuda_${name}_test"
     runs+=($!)
     [[ -n $shared ]] || wait "$!"
   done

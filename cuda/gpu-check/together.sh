@@ -15,8 +15,8 @@ shared=
 # service COMMAND ...: runs a command with the service's folder.
 service() { CUDA_MPS_PIPE_DIRECTORY=$shared CUDA_MPS_LOG_DIRECTORY=$shared "$@" >>"$work/mps.log" 2>&1; }
 
-# share: starts the service. Fails if the host has none, or none of its own for this user, or a GPU too small for several stages, which
-# reserve up to 16 GB each. CUDA_VISIBLE_DEVICES is for its clients, whose numbers are those of the service.
+# share: starts the service. Fails if it does not answer, or if the GPU is in exclusive mode or too small for several stages, which
+# reserve up to 16 GB each. CUDA_VISIBLE_DEVICES is for the clients alone: they count among the GPUs that the service sees.
 share() {
   local mib
   mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
@@ -46,13 +46,7 @@ together() {
     return
   fi
   for stage in "$@"; do
-    (
-      trap 'kill $(jobs -p) 2>/dev/null' EXIT
-      export CUDA_MPS_PIPE_DIRECTORY=$shared CUDA_MPS_LOG_DIRECTORY=$shared
-      failed=0 marked=$SECONDS
-      "$stage"
-      exit "$failed"
-    ) &
+    CUDA_MPS_PIPE_DIRECTORY=$shared CUDA_MPS_LOG_DIRECTORY=$shared apart "$stage"
     runs+=($!)
   done
   for run in "${runs[@]}"; do wait "$run" || failed=1; done
