@@ -124,7 +124,8 @@ __device__ __forceinline__ void bulk_stream(uint32_t to, const void* from, uint3
                : "memory");
 }
 
-// Requests a tensor map, a constant of the launch, so that the first copy by it need not wait for it.
+// Requests a tensor map, a constant of the launch, so that the first copy by it need not wait for it. Which map it is must be known
+// when the kernel is compiled (cuda/kernels/README.md, hazards), and the host must have written it.
 __device__ __forceinline__ void map_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
 // Copies the box at (x, y) of a tensor map to the same address in every block of `mask`; completes on each one's
