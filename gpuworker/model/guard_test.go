@@ -48,7 +48,9 @@ func TestPanicAmidALoadLeaksNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
 			require.NoError(t, err)
-			m := NewManager(Config{Dir: folder(t), VerifyInterval: -1}, enginetest.Intercept(device, hooks), hclog.NewNullLogger())
+			// Two workers stage host memory twice, whatever number of processors there is.
+			config := Config{Dir: folder(t), VerifyInterval: -1, UploadWorkers: 2}
+			m := NewManager(config, enginetest.Intercept(device, hooks), hclog.NewNullLogger())
 			calls.Store(0)
 			armed.Store(true)
 			_, _, err = m.Load(t.Context(), "small", Options{}, nil)
