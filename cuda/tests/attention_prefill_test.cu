@@ -145,7 +145,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
 }
 
 // As in decode attention: values as large as an f16 cache stores them, over tiles of keys, a border between pieces, and
-// pieces merged in the block or from the workspace. Heads of 64, 128 and 256 dims use wgmma if the device has it, others
+// pieces merged in the block or from the workspace. Heads of 33 to 256 dims use wgmma if the device has it, others
 // mma.
 TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
   for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}, Shape{2, 1, 512, 16}})

@@ -53,7 +53,7 @@ struct F8Producer {
     const uint32_t came = barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage);
     const uint32_t to = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side + kRaw);
     const int32_t blocks = (tile.rows + layout.block_size - 1) / layout.block_size;
-    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * dim);
+    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * stored_dims<dim>(p));
     const uint32_t scale_bytes = static_cast<uint32_t>(layout.block_size * 4);
     barrier_wait(barrier(of_values ? Layout::values_empty : Layout::keys_empty, at.stage), at.phase ^ 1);
     if (elected()) barrier_expect(came, static_cast<uint32_t>(blocks) * (element_bytes + (of_values ? 0u : 2u * scale_bytes)));
@@ -72,13 +72,14 @@ struct F8Producer {
     }
   }
 
-  // Widens the keys, or values, that came. Values from row `rows` on become zeros; keys may be anything, see fetch_tiles.
+  // Widens the keys, or values, that came. Values from row `rows` on and dims that heads lack become zeros; other keys may be anything, see
+  // fetch_tiles.
   template <bool of_values>
   __device__ __forceinline__ void widen(int32_t rows) {
     auto& at = of_values ? values : keys;
     barrier_wait(barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage), at.phase);
     const uint32_t stage = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side);
-    const int32_t piece = thread % 4, first_row = thread / 4;
+    const int32_t piece = thread % 4, first_row = thread / 4, dims = stored_dims<dim>(p);
     Factor<T> factor[kPieces];
 #pragma unroll
     for (int32_t n = 0; n < kPieces; ++n) {
@@ -88,9 +89,10 @@ struct F8Producer {
       else factor[n] = key_factor<T>(load_shared_float(scales(at.stage, 0) + row * 4), of_value);
     }
     const auto load = [&](int32_t half, int32_t n) {
-      const int32_t row = n * 32 + first_row;
-      const uint4 elements = load_shared16(stage + static_cast<uint32_t>(kRaw + row * dim + half * 64 + piece * 16));
-      return row < rows ? elements : make_uint4(0, 0, 0, 0);
+      const int32_t row = n * 32 + first_row, d = half * 64 + piece * 16;
+      const uint4 elements = load_shared16(stage + static_cast<uint32_t>(kRaw + row * dims + d));
+      const bool lacks = dim == 128 && half == 1 && d >= dims;
+      return row < rows && !lacks ? elements : make_uint4(0, 0, 0, 0);
     };
     const auto store = [&](int32_t half, int32_t n, const uint4& elements) {
       const int32_t row = n * 32 + first_row;

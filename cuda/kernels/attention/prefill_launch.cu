@@ -32,8 +32,10 @@ int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
 int32_t tiles_a_group(int32_t group) { return (group + heads_a_tile(group) - 1) / heads_a_tile(group); }
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+// For the wider of the kernels that compute such heads.
 int64_t value_bytes(int32_t capacity, int32_t heads, int32_t padded_dim) {
-  return aligned(static_cast<int64_t>(capacity) * heads * padded_dim * static_cast<int64_t>(sizeof(float)));
+  const int32_t dims = std::max(padded_dim, wgmma_width(padded_dim));
+  return aligned(static_cast<int64_t>(capacity) * heads * dims * static_cast<int64_t>(sizeof(float)));
 }
 
 }  // namespace
@@ -89,12 +91,13 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
   p.tile_heads = heads_a_tile(p.group);
   p.tiles = tiles_a_group(p.group);
   p.tile_share = (1 << 16) / p.tile_heads + 1;
-  p.values = static_cast<float*>(args.workspace);
-  p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
-                                      value_bytes(args.capacity, c.heads, c.layout.padded_dim));
   bool wgmma = false;
   cudaError_t error = wgmma_supports(c.layout, &wgmma);
   if (error != cudaSuccess) return error;
+  p.slot_dims = wgmma ? wgmma_width(c.layout.padded_dim) : c.layout.padded_dim;
+  p.values = static_cast<float*>(args.workspace);
+  p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
+                                      value_bytes(args.capacity, c.heads, c.layout.padded_dim));
   error = wgmma ? launch_wgmma(p, on) : run_mma(p, on);
   if (error != cudaSuccess || args.merge_count == 0) return error;
   return run_merges(p, on);

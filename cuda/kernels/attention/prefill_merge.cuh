@@ -31,7 +31,7 @@ inline __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __gri
     for (int j = 0; j < kAhead; ++j) {
       const int64_t at = first + min(begin + j, pieces - 1) * step;
       parts[j] = __ldcg(p.parts + at * halves + quad / quads_a_half);
-      values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * dim) + quad);
+      values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * p.slot_dims) + quad);
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {

@@ -1,8 +1,7 @@
 // Prefill attention: tiles of query rows of one segment against its keys, with a running softmax (FlashAttention).
 //
-// On compute capability 9.0, heads of 64, 128 or 256 dims use a kernel of their own (attention/prefill_wgmma.h), which
-// has other tiles of keys but the same pieces, merges and workspace. This is the kernel of all other cases. A build for 9.0 alone
-// does not have it for those heads.
+// On compute capability 9.0, heads of 33 to 256 dims use attention/prefill_wgmma_kernel.cuh, which has other tiles of keys but
+// the same pieces and merges. This is the kernel of all other cases. A build for 9.0 alone does not have it for those heads.
 //
 // Tile      One block computes up to kBlocks * 64 packed rows, token by token, each with the query heads (up to 16) of
 //           one kv head, so that the heads share the loaded keys. A warp owns kBlocks groups of 16 rows and never
@@ -221,7 +220,7 @@ template <class T, bool kF8>
 cudaError_t launch_mma(const Params& p, int most, const Stream& on) {
   return with_head_dim(p.args.common.layout.padded_dim, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
-    if constexpr (kAlwaysWgmma && wgmma_width(kDim)) return cudaErrorNotSupported;
+    if constexpr (kAlwaysWgmma && wgmma_width(kDim) != 0) return cudaErrorNotSupported;
     else return run_blocks<T, kDim, kF8>(p, most, on);
   });
 }

@@ -33,8 +33,9 @@ struct Params {
   int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
   int32_t tile_share;                // row * tile_share >> 16 is row / tile_heads for the rows of a tile: no division
   // Workspace: partial results by slot and query head.
-  float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
-  float2* parts;  // (capacity, heads, halves): top and sum of a Part, equal in both halves
+  int32_t slot_dims;  // of a head: those that its kernel computes
+  float* values;      // (capacity, heads, slot_dims): sum of weighted values, dims in the order of quads
+  float2* parts;      // (capacity, heads, halves): top and sum of a Part, equal in both halves
 
   __host__ __device__ int32_t columns() const { return args.common.layout.kv_heads * tiles; }
 };

@@ -8,6 +8,12 @@ namespace mr::cuda::prefill {
 constexpr int32_t kUnitRows = 128;  // packed rows of a unit: two warpgroups of 64
 constexpr int32_t kConsumers = 256, kBlockThreads = kConsumers + 128;
 
+// Returns the dims of a head in memory: the kernel of 128 dims also computes heads of 80 and 96.
+template <int32_t dim>
+__device__ __forceinline__ int32_t stored_dims(const Params& p) {
+  return dim == 128 ? p.args.common.layout.padded_dim : dim;
+}
+
 // UnitLayout is the shared memory, in bytes. Queries, keys and values are half rows, see attention/wgmma.cuh. Heads of 256 dims have
 // tiles of half as many keys, so that two stages fit.
 template <int32_t dim>

@@ -72,19 +72,20 @@ __device__ __forceinline__ void decay_rows(float (&out)[count], const float (&de
   for (int32_t i = 0; i < count; ++i) out[i] *= decay[i / 2 % 2];
 }
 
-// Requests the queries of a warpgroup's rows; invalid rows become zeros. A barrier must have followed all reads of the
-// queries before.
+// Requests the queries of a warpgroup's rows; invalid rows, and dims that heads lack, become zeros. A barrier must have followed all
+// reads of the queries before.
 template <class T, int32_t dim>
 __device__ __forceinline__ void fetch_queries(const Params& p, const Unit& unit, uint32_t queries, int32_t group) {
   constexpr int32_t kPieces = dim / 8;  // of 16 bytes, a row
   const AttentionArgs& c = p.args.common;
-  const int32_t thread = static_cast<int32_t>(threadIdx.x) % 128, piece = thread % kPieces;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) % 128, piece = thread % kPieces, dims = stored_dims<dim>(p);
 #pragma unroll 4
   for (int32_t row = group * 64 + thread / kPieces; row < group * 64 + 64; row += 128 / kPieces) {
     const PackedRow at(p, unit, row);
-    const int64_t from = (unit.item.row + at.token) * c.q_stride + static_cast<int64_t>(unit.head0 + at.head) * dim + piece * 8;
+    const int64_t from = (unit.item.row + at.token) * c.q_stride + static_cast<int64_t>(unit.head0 + at.head) * dims + piece * 8;
     const uint32_t to = queries + static_cast<uint32_t>(piece / 8 * UnitLayout<dim>::query_half + row * 128 + ((piece ^ row) % 8) * 16);
-    copy16_or_zero(to, static_cast<const T*>(c.q) + (at.valid ? from : 0), at.valid ? 16 : 0);
+    const bool valid = at.valid && piece * 8 < dims;
+    copy16_or_zero(to, static_cast<const T*>(c.q) + (valid ? from : 0), valid ? 16 : 0);
   }
   copies_commit();
 }

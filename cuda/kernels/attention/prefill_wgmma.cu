@@ -8,7 +8,7 @@ namespace mr::cuda::prefill {
 
 cudaError_t wgmma_supports(const KvLayout& layout, bool* supported) {
   *supported = false;
-  if (!wgmma_width(layout.padded_dim)) return cudaSuccess;
+  if (wgmma_width(layout.padded_dim) == 0) return cudaSuccess;
   int major = 0, minor = 0;
   cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, &major);
   if (error == cudaSuccess) error = device_attribute(cudaDevAttrComputeCapabilityMinor, &minor);

@@ -1,5 +1,5 @@
-// attention/prefill_wgmma_kernel: prefill attention by wgmma, for heads of 64, 128 or 256 dims. Pieces, merges and workspace slots
-// are those of attention/prefill_mma_kernel.cuh.
+// attention/prefill_wgmma_kernel: prefill attention by wgmma, for heads of 64, 128 or 256 dims. Heads of 80 and 96 dims use the
+// kernel of 128: TMA fills the dims that they lack with zeros. Pieces and merges are those of attention/prefill_mma_kernel.cuh.
 //
 // Unit      A block is persistent and processes one unit after another: up to 128 packed rows, and all pieces of their
 //           keys or one. Two consumer warpgroups have 64 rows each and never exchange values.

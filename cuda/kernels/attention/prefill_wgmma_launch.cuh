@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention/mma.cuh"
+#include "kernels/attention/prefill_wgmma.h"
 #include "kernels/attention/prefill_wgmma_kernel.cuh"
 
 namespace mr::cuda::prefill {
@@ -25,7 +26,7 @@ cudaError_t launch_any(const Params& p, const CacheMaps& maps, const Stream& on)
   const KvLayout& layout = p.args.common.layout;
   return with_act(layout.act, [&](auto element) {
     typedef decltype(element) T;
-    switch (layout.padded_dim) {
+    switch (wgmma_width(layout.padded_dim)) {
       case 64: return launch_dim<T, 64, f8>(p, maps, on);
       case 128: return launch_dim<T, 128, f8>(p, maps, on);
       default: return launch_dim<T, 256, f8>(p, maps, on);

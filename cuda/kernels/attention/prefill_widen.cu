@@ -13,8 +13,7 @@ cudaError_t launch_prefill_widen(const PrefillWidenArgs& args, const Stream& on)
   if (error != cudaSuccess) return error;
   if (!supported || args.layout.kv != Kv::kF8 || args.span_count < 1 || args.block_count > args.wide.blocks) return cudaErrorInvalidValue;
   const WidePlanes planes(args.layout, args.wide);
-  WidenParams p{args, reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), 3};
-  while (8 << p.row_shift < args.layout.padded_dim) ++p.row_shift;
+  const WidenParams p(args, planes);
   return with_act(args.layout.act, [&](auto element) {
     const dim3 grid(static_cast<unsigned>(args.block_count), kWidenPlanes);
     return launch(on, grid, dim3(kWidenThreads), 0, widen_blocks<decltype(element)>, p);

@@ -63,26 +63,42 @@ __device__ __forceinline__ uint4 scaled(const uint4& wide, const Factor<T>& fact
   return make_uint4(product(wide.x), product(wide.y), product(wide.z), product(wide.w));
 }
 
+// A block of threads widens this many pieces, of 8 elements each, before the next.
+constexpr int32_t kWidenThreads = 256, kWidenPlanes = 2, kWidenTogether = 8 * kWidenThreads;
+
+// Returns the number by which a piece is multiplied to find its row: piece * share >> 16 is piece / row_pieces.
+constexpr int32_t row_share_of(int32_t row_pieces) { return (1 << 16) / row_pieces + 1; }
+constexpr bool shares_divide() {
+  // The first piece of an iteration is not always the first of a row.
+  for (const int32_t row_pieces : {8, 10, 12, 16, 32})
+    for (int32_t piece = 0; piece < kWidenTogether + kWidenTogether % row_pieces; ++piece)
+      if (piece * row_share_of(row_pieces) >> 16 != piece / row_pieces) return false;
+  return true;
+}
+static_assert(shares_divide());
+
 struct WidenParams {
   PrefillWidenArgs args;
-  uint4 *keys, *values;  // of the WidePlanes
-  int32_t row_shift;     // log2 of the pieces of a row
+  uint4 *keys, *values;           // of the WidePlanes
+  int32_t row_pieces, row_share;  // pieces of a row, 8 to 32, and row_share_of them
+
+  WidenParams(const PrefillWidenArgs& of, const WidePlanes& planes)
+      : args(of), keys(reinterpret_cast<uint4*>(planes.keys)), values(reinterpret_cast<uint4*>(planes.values)),
+        row_pieces(of.layout.padded_dim / 8), row_share(row_share_of(row_pieces)) {}
 };
 
-constexpr int32_t kWidenThreads = 256, kWidenPlanes = 2;
-
-// Widens the keys, or values, of a KV block. A piece is 8 elements.
+// Widens the keys, or values, of a KV block.
 template <class T, bool of_values>
-__device__ __forceinline__ void widen_elements(const uint2* from, uint4* to, const float* key_scales, const float* value_scales,
-                                               int32_t pieces, int32_t row_shift) {
-  constexpr int32_t kTogether = 8;  // loaded before the first of them is widened
-  __shared__ Factor<T> factors[kWidenThreads];  // of the rows of kTogether * kWidenThreads pieces; a row has at least 8
-  const int32_t thread = static_cast<int32_t>(threadIdx.x), rows = pieces >> row_shift;
-  for (int32_t begin = 0; begin < pieces; begin += kTogether * kWidenThreads) {
+__device__ __forceinline__ void widen_elements(const WidenParams& p, const uint2* from, uint4* to, const float* key_scales,
+                                               const float* value_scales, int32_t pieces) {
+  constexpr int32_t kTogether = kWidenTogether / kWidenThreads;  // loaded before the first of them is widened
+  __shared__ Factor<T> factors[kWidenThreads];  // of the rows of kWidenTogether pieces; a row has at least 8
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), rows = pieces / p.row_pieces;
+  for (int32_t begin = 0; begin < pieces; begin += kWidenTogether) {
     uint2 elements[kTogether];
 #pragma unroll
     for (int32_t i = 0; i < kTogether; ++i) elements[i] = __ldcg(from + min(begin + i * kWidenThreads + thread, pieces - 1));
-    const int32_t row = min((begin >> row_shift) + thread, rows - 1);
+    const int32_t first_row = begin / p.row_pieces, row = min(first_row + thread, rows - 1);
     const float of_value = __ldcg(value_scales + row), of_key = of_values ? 0.0f : __ldcg(key_scales + row);
     if (begin > 0) __syncthreads();  // the factors before have been read
     factors[thread] = of_values ? value_factor<T>(of_value) : key_factor<T>(of_key, of_value);
@@ -91,7 +107,7 @@ __device__ __forceinline__ void widen_elements(const uint2* from, uint4* to, con
     for (int32_t i = 0; i < kTogether; ++i) {
       const int32_t piece = begin + i * kWidenThreads + thread;
       if (piece >= pieces) break;
-      to[piece] = scaled<T>(widen_f8<T>(elements[i].x, elements[i].y), factors[(piece - begin) >> row_shift]);
+      to[piece] = scaled<T>(widen_f8<T>(elements[i].x, elements[i].y), factors[(piece - first_row * p.row_pieces) * p.row_share >> 16]);
     }
   }
 }
@@ -115,12 +131,9 @@ __global__ void __launch_bounds__(kWidenThreads) widen_blocks(const __grid_const
   const int32_t pieces = static_cast<int32_t>(layout.block_elements() / 8);
   grid_wait();
   grid_trigger();
-  if (blockIdx.y == 0)
-    widen_elements<T, false>(reinterpret_cast<const uint2*>(keys), p.keys + int64_t{block} * pieces, key_scales, value_scales, pieces,
-                             p.row_shift);
-  else
-    widen_elements<T, true>(reinterpret_cast<const uint2*>(values), p.values + int64_t{block} * pieces, key_scales, value_scales, pieces,
-                            p.row_shift);
+  const int64_t to = int64_t{block} * pieces;
+  if (blockIdx.y == 0) widen_elements<T, false>(p, reinterpret_cast<const uint2*>(keys), p.keys + to, key_scales, value_scales, pieces);
+  else widen_elements<T, true>(p, reinterpret_cast<const uint2*>(values), p.values + to, key_scales, value_scales, pieces);
 }
 
 }  // namespace mr::cuda::prefill

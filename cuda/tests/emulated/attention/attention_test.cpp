@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/attention/prefill_merge.cuh"
+#include "kernels/attention/prefill_wgmma.h"
 #include "kernels/attention/prefill_wgmma_kernel.cuh"
 
 namespace mr::cuda {
@@ -126,8 +127,9 @@ struct Problem {
 
   template <bool f8>
   void run_block(const Params& p, const CacheMaps& maps) const {
-    if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64, f8>(p, maps);
-    else if (layout.padded_dim == 128) prefill_attention_wgmma<T, 128, f8>(p, maps);
+    const int32_t width = wgmma_width(layout.padded_dim);
+    if (width == 64) prefill_attention_wgmma<T, 64, f8>(p, maps);
+    else if (width == 128) prefill_attention_wgmma<T, 128, f8>(p, maps);
     else prefill_attention_wgmma<T, 256, f8>(p, maps);
   }
 
@@ -138,9 +140,8 @@ struct Problem {
     scratch.assign(static_cast<size_t>(wide->blocks * 2 * WidePlanes::plane_bytes(layout)), 0xff);
     wide->memory = scratch.data();
     const WidePlanes planes(layout, *wide);
-    WidenParams p{{a.rows, layout, a.keys, a.values, plan.spans.data(), static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, *wide},
-                  reinterpret_cast<uint4*>(planes.keys), reinterpret_cast<uint4*>(planes.values), 3};
-    while (8 << p.row_shift < layout.padded_dim) ++p.row_shift;
+    const WidenParams p(
+        {a.rows, layout, a.keys, a.values, plan.spans.data(), static_cast<int32_t>(plan.spans.size()), plan.wide_blocks, *wide}, planes);
     const dim3 grid(static_cast<unsigned>(plan.wide_blocks), kWidenPlanes);
     (void)emulated::run_grid(grid, dim3(kWidenThreads), [&] { widen_blocks<T>(p); });
     return planes;
@@ -158,7 +159,7 @@ struct Problem {
     std::vector<int32_t> position, table(static_cast<size_t>(count), 0);
     for (int32_t r = 0; r < count; ++r) position.push_back(prefix + first + r);
     const int64_t width = c.heads * layout.padded_dim, stride = (c.heads * c.dim + 1) / 2 * 2 + 4;
-    std::vector<float> sums(static_cast<size_t>(places * width), NAN);
+    std::vector<float> sums(static_cast<size_t>(places * c.heads * wgmma_width(layout.padded_dim)), NAN);
     std::vector<float2> parts(static_cast<size_t>(places * c.heads), float2{NAN, NAN});
     std::vector<uint16_t> out(static_cast<size_t>(count * stride), 0xffff), result;
     Params p{};
@@ -180,6 +181,7 @@ struct Problem {
     p.tile_heads = tile_heads;
     p.tiles = tiles;
     p.tile_share = (1 << 16) / tile_heads + 1;
+    p.slot_dims = wgmma_width(layout.padded_dim);
     p.values = sums.data();
     p.parts = parts.data();
     a.keys = keys.data();
@@ -271,11 +273,23 @@ TEST(EmulatedAttention, IsFloat64sAndDoesNotSeeHowItIsDivided) {
   expect_same<__nv_bfloat16>({3, 1, 255, 32}, 190, 7);
 }
 
+Case f8(Case c) {
+  c.kv = Kv::kF8;
+  return c;
+}
+
+TEST(EmulatedAttention, TakesDimsThatHeadsLackAsZeros) {
+  expect_same<__half>({4, 1, 96, 16}, 0, 129);
+  expect_same<__nv_bfloat16>({3, 3, 80, 32}, 121, 20);
+  expect_same<__half>({5, 1, 72, 16, 0, 0, true}, 1020, 12);
+  expect_same<__nv_bfloat16>({2, 1, 95, 32, 40, 30.0f}, 2040, 20);
+  expect_same<__half>(f8({4, 1, 96, 16}), 0, 129);
+  expect_same<__nv_bfloat16>(f8({9, 9, 80, 32}), 121, 20);
+  expect_same<__half>(f8({8, 8, 96, 32}), 127, 17);
+  expect_same<__half>(f8({2, 1, 65, 16, 24, 30.0f, true}), 1020, 12);
+}
+
 TEST(EmulatedAttention, WidensAnF8Cache) {
-  const auto f8 = [](Case c) {
-    c.kv = Kv::kF8;
-    return c;
-  };
   expect_same<__half>(f8({1, 1, 64, 16}), 0, 1);
   expect_same<__nv_bfloat16>(f8({4, 1, 128, 16}), 0, 127);
   expect_same<__half>(f8({7, 1, 64, 32}), 121, 60);

@@ -25,7 +25,9 @@ inline void copy_box(uint32_t to, const EmulatedCache& cache, int32_t x, int32_t
   for (int64_t r = 0; r < cache.rows_a_box; ++r)
     for (int64_t c = 0; c < 64; ++c) {
       const uint8_t* const from = cache.block0 + ((y + r) * cache.dims + x + c) * 2;
-      memcpy(swizzled_at(to + static_cast<uint32_t>(r * 128 + c * 2)), from, 2);
+      uint8_t* const place = swizzled_at(to + static_cast<uint32_t>(r * 128 + c * 2));
+      if (x + c < cache.dims) memcpy(place, from, 2);
+      else memset(place, 0, 2);  // beyond the tensor
     }
   barrier_at(barrier).bytes -= cache.rows_a_box * 128;
   end_phase(barrier_at(barrier));
