@@ -31,17 +31,15 @@ struct M128Layout {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class A>
-struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
+struct M128Pipeline {
   using Layout = M128Layout;
-  using Join = M128Reduction<A, M128Share::kK, kM128SpareWarps, 8>;
-  using typename Join::Sums;
-  using Join::first_item, Join::lane, Join::p, Join::ready, Join::slice_group, Join::slices, Join::token_of, Join::warp;
+  using Tiles = M128Tiles<M128Share::kK>;
+  using StageCursor = PipelineState<Layout::stages>;
 
+  const Tiles& tiles;
   const M128Maps& maps;
   uint32_t stage_memory, full, empty;  // shared memory addresses
-
-  using StageCursor = PipelineState<Layout::stages>;
+  const WgmmaParams& p = tiles.p;
 
   __device__ __forceinline__ void init_barriers() const {
     for (int32_t s = 0; s < Layout::stages; ++s) {
@@ -56,7 +54,7 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
     int32_t first[2];
   };
   __device__ __forceinline__ Panels panel_of(int32_t item) const {
-    const int32_t tile = this->tile_of(item);
+    const int32_t tile = tiles.tile_of(item);
     if (p.pair) return {{maps.weights[0], maps.weights[1]}, {tile * 4, tile * 4}};
     const int32_t i = target_index(p, tile), within = tile - p.targets[i].first_tile;
     const CUtensorMap* map = maps.weights[i];
@@ -74,23 +72,23 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
 
   __device__ __forceinline__ void produce_tokens(int32_t item, int32_t unit, int32_t stage) const {
     const uint32_t to = stage_memory + stage * Layout::stage + Layout::weights;
-    tensor_copy(to, &maps.tokens, unit * kUnitCols, token_of(item), full + stage * 8);
+    tensor_copy(to, &maps.tokens, unit * kUnitCols, tiles.token_of(item), full + stage * 8);
   }
 
   // Runs in one thread.
   __device__ __forceinline__ void produce() const {
     map_prefetch(&maps.tokens);
     // The first round of stages requests weights before the kernel ahead has ended, and tokens after it.
-    const int32_t begin = slice_group(0), end = slice_group(slices);
+    const int32_t begin = tiles.slice_group(0), end = tiles.slice_group(Tiles::slices);
     int32_t early = 0;
-    for (int32_t item = first_item(); item < p.items && early < Layout::stages && begin < end; item += p.item_stride) {
+    for (int32_t item = tiles.first_item(); item < p.items && early < Layout::stages && begin < end; item += p.item_stride) {
       const auto panel = panel_of(item);
       for (int32_t unit = begin; unit < end && early < Layout::stages; ++unit) produce_weights(panel, unit, early++);
     }
     grid_wait();
     StageCursor cursor;
     int32_t asked = 0;
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+    for (int32_t item = tiles.first_item(); item < p.items; item += p.item_stride) {
       const auto panel = panel_of(item);
       for (int32_t unit = begin; unit < end; ++unit, ++asked, cursor.next()) {
         if (asked >= early) {
@@ -106,14 +104,27 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
   __device__ __forceinline__ uint64_t rows_at(int32_t stage) const {
     return swizzled_rows(stage_memory + stage * Layout::stage + Layout::weights);
   }
-  __device__ __forceinline__ void release_unit(int32_t stage) const { warp_release(empty + stage * 8, lane); }
+  __device__ __forceinline__ void release_unit(int32_t stage) const { warp_release(empty + stage * 8, tiles.lane); }
+};
+
+template <class A>
+struct M128Block {
+  using Layout = M128Layout;
+  using Tiles = M128Tiles<M128Share::kK>;
+  using StageCursor = M128Pipeline::StageCursor;
+  using Reduction = M128Reduction<A, M128Share::kK, kM128SpareWarps, 8>;
+  using Sums = typename Reduction::Sums;
+
+  const Tiles& tiles;
+  const M128Pipeline& pipeline;
+  const Reduction& reduction;
 
   // Adds the products of `units` units.
   __device__ __forceinline__ void multiply(Sums& acc, StageCursor& cursor, int32_t units) const {
-    multiply_units<A>(*this, acc, cursor, units, [&](uint32_t (&a)[4][4], int32_t stage, int32_t) {
+    multiply_units<A>(pipeline, acc, cursor, units, [&](uint32_t (&a)[4][4], int32_t stage, int32_t) {
 #pragma unroll
       for (int32_t step = 0; step < 4; ++step)
-        load_fragment(a[step], stage_memory + stage * Layout::stage + warp * Layout::panel, step, lane);
+        load_fragment(a[step], pipeline.stage_memory + stage * Layout::stage + tiles.warp * Layout::panel, step, tiles.lane);
     });
   }
 
@@ -121,24 +132,24 @@ struct M128Block : M128Reduction<A, M128Share::kK, kM128SpareWarps, 8> {
     grid_wait();
     StageCursor cursor;
     uint32_t phase = 0;
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+    for (int32_t item = tiles.first_item(); item < tiles.p.items; item += tiles.p.item_stride, phase ^= 1) {
 #pragma unroll 1
       for (int32_t pair = 0; pair < 2; ++pair) {
         Sums slices[2] = {};
 #pragma unroll
         for (int32_t s = 0; s < 2; ++s)
-          multiply(slices[s], cursor, slice_group(pair * 2 + s + 1) - slice_group(pair * 2 + s));
+          multiply(slices[s], cursor, tiles.slice_group(pair * 2 + s + 1) - tiles.slice_group(pair * 2 + s));
 #pragma unroll
         for (int32_t i = 0; i < kM128Tokens / 2; ++i) slices[0][i] = slices[0][i] + slices[1][i];
         if (pair == 0) {
-          this->wait_until_free(phase);
-          this->for_sums([&](float& sum, int32_t i) { sum = slices[0][i]; });
+          reduction.wait_until_free(phase);
+          reduction.for_sums([&](float& sum, int32_t i) { sum = slices[0][i]; });
         } else {
-          this->for_sums([&](float& sum, int32_t i) { sum = sum + slices[0][i]; });
+          reduction.for_sums([&](float& sum, int32_t i) { sum = sum + slices[0][i]; });
         }
       }
-      this->signal(ready);
-      if (this->last(item)) this->template finish<true>(item, phase);
+      reduction.signal(reduction.ready);
+      if (tiles.last(item)) reduction.template finish<true>(item, phase);
     }
   }
 };
@@ -152,18 +163,19 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = M128Layout;
   extern __shared__ __align__(1024) uint8_t m128_memory[];
-  M128Block<A> block{{p}, maps};
-  block.rank = static_cast<int32_t>(cluster_rank());
-  block.warp = static_cast<int32_t>(threadIdx.x) / 32;
-  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.stage_memory = kept_address(m128_memory);
-  block.reduction = block.stage_memory + Layout::stages * Layout::stage;
-  block.partial_sums = reinterpret_cast<float*>(m128_memory + Layout::stages * Layout::stage);
-  block.full = block.reduction + Layout::reduction;
-  block.empty = block.full + Layout::stages * 8;
-  block.ready = block.empty + Layout::stages * 8;
-  block.free = block.ready + 8;
-  run_m128<208, 88>(block);
+  const M128Tiles<M128Share::kK> tiles{p, static_cast<int32_t>(cluster_rank()), static_cast<int32_t>(threadIdx.x) / 32,
+                                       static_cast<int32_t>(threadIdx.x) % 32};
+  M128Pipeline pipeline{tiles, maps};
+  typename M128Block<A>::Reduction reduction{tiles};
+  pipeline.stage_memory = kept_address(m128_memory);
+  reduction.sums = pipeline.stage_memory + Layout::stages * Layout::stage;
+  reduction.partial_sums = reinterpret_cast<float*>(m128_memory + Layout::stages * Layout::stage);
+  pipeline.full = reduction.sums + Layout::reduction;
+  pipeline.empty = pipeline.full + Layout::stages * 8;
+  reduction.ready = pipeline.empty + Layout::stages * 8;
+  reduction.free = reduction.ready + 8;
+  const M128Block<A> block{tiles, pipeline, reduction};
+  run_m128<208, 88>(pipeline, block, reduction);
 #endif
 }
 #endif

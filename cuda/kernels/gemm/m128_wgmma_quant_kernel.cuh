@@ -16,15 +16,20 @@ namespace mr::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T, M128Share share>
-struct M128QuantBlock : M128QuantPipeline<T, share> {
+struct M128QuantBlock {
   using Pipeline = M128QuantPipeline<T, share>;
-  using typename Pipeline::Layout;
-  using typename Pipeline::StageCursor;
-  using typename Pipeline::WeightCursor;
-  using typename Pipeline::Join::Sums;
-  using Pipeline::empty, Pipeline::empty_sums, Pipeline::empty_weights, Pipeline::full, Pipeline::full_sums, Pipeline::full_weights;
-  using Pipeline::f, Pipeline::first_item, Pipeline::lane, Pipeline::p, Pipeline::plane, Pipeline::release,
-      Pipeline::release_tokens, Pipeline::slice_group, Pipeline::slices, Pipeline::warp;
+  using Tiles = M128Tiles<share>;
+  using Reduction = M128Reduction<__half, share, kM128QuantSpareWarps, 2>;
+  using Layout = typename Pipeline::Layout;
+  using StageCursor = typename Pipeline::StageCursor;
+  using WeightCursor = typename Pipeline::WeightCursor;
+  using Sums = typename Reduction::Sums;
+  static constexpr WeightFormat f = Pipeline::f;
+
+  const Tiles& tiles;
+  const Pipeline& pipeline;
+  const Reduction& reduction;
+  const int32_t lane = tiles.lane;
 
   using Half = float[Layout::tokens / 4];  // half of the tokens
 
@@ -37,10 +42,10 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   };
 
   __device__ __forceinline__ uint64_t rows_at(int32_t stage, int32_t half) const {
-    return swizzled_rows(Pipeline::rows + stage * Layout::rows + half * (Layout::rows / 2));
+    return swizzled_rows(pipeline.rows + stage * Layout::rows + half * (Layout::rows / 2));
   }
   __device__ __forceinline__ uint64_t sums_at(int32_t half) const {
-    return swizzled_rows64(Pipeline::input_sums + half * (Layout::input_sums / 2));
+    return swizzled_rows64(pipeline.input_sums + half * (Layout::input_sums / 2));
   }
 
   template <int32_t half>
@@ -53,11 +58,11 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   }
 
   __device__ __forceinline__ void await_weights(const Cursors& cursor) const {
-    barrier_wait(full_weights + cursor.weights.stage * 8, cursor.weights.phase);
+    barrier_wait(pipeline.full_weights + cursor.weights.stage * 8, cursor.weights.phase);
   }
   // Releases a stage of weights. It must come after the first products of its contents (see barrier_arrive).
   __device__ __forceinline__ void release_weights(Cursors& cursor) const {
-    release(empty_weights + cursor.weights.stage * 8);
+    pipeline.release(pipeline.empty_weights + cursor.weights.stage * 8);
     cursor.weights.next();
   }
 
@@ -73,12 +78,12 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   __device__ __forceinline__ void unpack(Folded& s, Cursors& cursor) const {
     await_weights(cursor);
     if constexpr (u == 0) {
-      s.header.load(Pipeline::header_at(cursor.header_slot), lane);
+      s.header.load(pipeline.header_at(cursor.header_slot), lane);
       cursor.header_slot ^= 1;
       --cursor.left;
     }
     UnitQuants<T> quants;
-    quants.begin(plane(cursor.weights.stage, 0), plane(cursor.weights.stage, 1), lane);
+    quants.begin(pipeline.plane(cursor.weights.stage, 0), pipeline.plane(cursor.weights.stage, 1), lane);
     folded_unit<T, u>(s.header, quants, false, s.a[u % 2]);
   }
 
@@ -86,7 +91,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   template <int32_t u>
   __device__ __forceinline__ void issue(Folded& s, Cursors& cursor, uint32_t& before) const {
     const int32_t stage = cursor.rows.stage;
-    barrier_wait(full + stage * 8, cursor.rows.phase);
+    barrier_wait(pipeline.full + stage * 8, cursor.rows.phase);
     wgmma_fence();
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
@@ -98,9 +103,9 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
     release_weights(cursor);
     if constexpr (u > 0) {
       wgmma_wait<2>();
-      release_tokens(before);
+      tiles.release_tokens(before);
     }
-    before = empty + stage * 8;
+    before = pipeline.empty + stage * 8;
     cursor.rows.next();
   }
 
@@ -132,18 +137,18 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
       const uint32_t mins[4] = {s.header.mins[0], s.header.mins[1], s.header.mins[0], s.header.mins[1]};
       issue<3>(s, cursor, before);
       begin(s, cursor);
-      barrier_wait(full_sums, cursor.sums_phase);
+      barrier_wait(pipeline.full_sums, cursor.sums_phase);
       wgmma_wait<1>();
       add<0>(acc, s.c[0], d[0], d[1]);
       issue_mins<0>(s, mins);
       wgmma_wait<1>();
-      release_tokens(before);
+      tiles.release_tokens(before);
       add<1>(acc, s.c[1], d[0], d[1]);
       issue_mins<1>(s, mins);
       wgmma_wait<1>();
       add<0>(acc, s.c[0], dmin[0], dmin[1]);
       wgmma_wait<0>();
-      release_tokens(empty_sums);
+      tiles.release_tokens(pipeline.empty_sums);
       cursor.sums_phase ^= 1;
       add<1>(acc, s.c[1], dmin[0], dmin[1]);
     }
@@ -160,19 +165,19 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   __device__ __forceinline__ void begin(Rounded& s, Cursors& cursor) const { begin(s, s.a[0], cursor); }
   __device__ __forceinline__ void begin(Rounded& s, uint32_t (&a)[4][4], Cursors& cursor) const {
     if (cursor.left > 0) await_weights(cursor);
-    const uint32_t quants = plane(cursor.weights.stage, 0);
+    const uint32_t quants = pipeline.plane(cursor.weights.stage, 0);
     RoundedUnit<T> unit;
     if constexpr (f.units == 1) {
       --cursor.left;
       unit.begin(quants, quants + f.quants, quants + f.quants + f.high, s.header, lane);
     } else {
       if (s.u == 0) {
-        s.header.load(Pipeline::header_at(cursor.header_slot), lane);
+        s.header.load(pipeline.header_at(cursor.header_slot), lane);
         cursor.header_slot ^= 1;
       }
       s.u = (s.u + 1) % f.units;
       if (s.u == 0) --cursor.left;
-      unit.begin(quants, plane(cursor.weights.stage, 1), plane(cursor.weights.stage, 2), s.header, lane);
+      unit.begin(quants, pipeline.plane(cursor.weights.stage, 1), pipeline.plane(cursor.weights.stage, 2), s.header, lane);
     }
     unit.take_all(a);
   }
@@ -180,7 +185,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   // Issues the products of a unit, and returns its stage.
   __device__ __forceinline__ int32_t issue(Sums& acc, const uint32_t (&a)[4][4], Cursors& cursor) const {
     const int32_t stage = cursor.rows.stage;
-    barrier_wait(full + stage * 8, cursor.rows.phase);
+    barrier_wait(pipeline.full + stage * 8, cursor.rows.phase);
     issue_unit<__half>(acc, a, rows_at(stage, 0));
     release_weights(cursor);
     cursor.rows.next();
@@ -200,19 +205,19 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
         begin(s, s.a[1 - i], cursor);
         wgmma_wait<0>();
         wgmma_keep(s.a[i]);
-        release_tokens(empty + stage * 8);
+        tiles.release_tokens(pipeline.empty + stage * 8);
       }
     }
     if (units == 0) return;
     const int32_t stage = issue(acc, s.a[0], cursor);
     wgmma_wait<0>();
     wgmma_keep(s.a[0]);
-    release_tokens(empty + stage * 8);
+    tiles.release_tokens(pipeline.empty + stage * 8);
     begin(s, cursor);
   }
 
   // Address of what this thread saves of a tile's first two slices.
-  __device__ __forceinline__ uint32_t saved_at(int32_t i) const { return Pipeline::saved + (i * 256 + warp * 32 + lane) * 16; }
+  __device__ __forceinline__ uint32_t saved_at(int32_t i) const { return pipeline.saved + (i * 256 + tiles.warp * 32 + lane) * 16; }
   __device__ __forceinline__ void save(const Sums& sums) const {
 #pragma unroll
     for (int32_t i = 0; i < Layout::tokens / 8; ++i) {
@@ -237,7 +242,7 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
   __device__ __forceinline__ void multiply_slice(Sums& sums, State& s, Cursors& cursor, int32_t slice) const {
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    multiply(sums, s, cursor, slice_group(slice + 1) - slice_group(slice));
+    multiply(sums, s, cursor, tiles.slice_group(slice + 1) - tiles.slice_group(slice));
   }
 
   // Ends a slice of a tile that blocks share. The first two are saved. The third goes to the reduction buffer, which holds the
@@ -249,12 +254,12 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
       add_saved(sums);
       save(sums);
     } else if (slice == 2) {
-      this->wait_until_free(phase);
-      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+      reduction.wait_until_free(phase);
+      reduction.for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
     } else {
-      this->for_sums([&](float& sum, int32_t i) { sums[i] = sum + sums[i]; });
+      reduction.for_sums([&](float& sum, int32_t i) { sums[i] = sum + sums[i]; });
       add_saved(sums);
-      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+      reduction.for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
     }
   }
 
@@ -275,35 +280,37 @@ struct M128QuantBlock : M128QuantPipeline<T, share> {
     add_saved(slice);
     add();
     if (four == 0) {
-      this->wait_until_free(phase);
-      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+      reduction.wait_until_free(phase);
+      reduction.for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
     } else {
-      this->for_sums([&](float& sum, int32_t i) { sum = sum + sums[i]; });
+      reduction.for_sums([&](float& sum, int32_t i) { sum = sum + sums[i]; });
     }
   }
 
   __device__ __forceinline__ void consume() const {
     State s;
     Cursors cursor;
-    cursor.left = (slice_group(slices) - slice_group(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
+    const WgmmaParams& p = tiles.p;
+    const int32_t items = (p.items - tiles.first_item() + p.item_stride - 1) / p.item_stride;
+    cursor.left = (tiles.slice_group(Tiles::slices) - tiles.slice_group(0)) * items;
     begin(s, cursor);
     uint32_t phase = 0;
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
-      if constexpr (Pipeline::whole) {
+    for (int32_t item = tiles.first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+      if constexpr (Tiles::whole) {
 #pragma unroll 1
         for (int32_t four = 0; four < 2; ++four) add_four(s, cursor, four, phase);
       } else {
 #pragma unroll 1
-        for (int32_t slice = 0; slice < slices; ++slice) {
+        for (int32_t slice = 0; slice < Tiles::slices; ++slice) {
           Sums sums;
           multiply_slice(sums, s, cursor, slice);
           end(slice, sums, phase);
         }
       }
-      this->signal(Pipeline::ready);
-      if (!this->last(item)) continue;
+      reduction.signal(reduction.ready);
+      if (!tiles.last(item)) continue;
       grid_wait();
-      this->template finish<true>(item, phase);
+      reduction.template finish<true>(item, phase);
     }
   }
 };
@@ -318,27 +325,29 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   using Layout = M128QuantLayout<T>;
   extern __shared__ __align__(1024) uint8_t m128_memory[];
   using Block = M128QuantBlock<T, share>;
-  Block block{{{p}, maps}};
-  block.rank = static_cast<int32_t>(cluster_rank());
-  block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
-  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.rows = kept_address(m128_memory);
-  block.input_sums = block.rows + Layout::row_stages * Layout::rows;
-  block.weights = block.input_sums + Layout::input_sums;
-  block.headers = block.weights + Layout::weight_stages * Layout::weights;
-  block.saved = block.headers + Layout::headers * Layout::header;
-  block.reduction = block.saved + Layout::saved;
-  block.partial_sums = reinterpret_cast<float*>(m128_memory + (block.reduction - block.rows));
-  block.full = block.reduction + Layout::reduction;
-  block.empty = block.full + Layout::row_stages * 8;
-  block.full_weights = block.empty + Layout::row_stages * 8;
-  block.empty_weights = block.full_weights + Layout::weight_stages * 8;
-  block.full_sums = block.empty_weights + Layout::weight_stages * 8;
-  block.empty_sums = block.full_sums + 8;
-  block.ready = block.empty_sums + 8;
-  block.free = block.ready + 8;
-  if constexpr (Block::whole) run_m128<224, 56>(block);
-  else run_m128<208, 88>(block);
+  // The shuffle makes the warp uniform for the compiler.
+  const M128Tiles<share> tiles{p, static_cast<int32_t>(cluster_rank()), __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0),
+                               static_cast<int32_t>(threadIdx.x) % 32};
+  typename Block::Pipeline pipeline{tiles, maps};
+  typename Block::Reduction reduction{tiles};
+  pipeline.rows = kept_address(m128_memory);
+  pipeline.input_sums = pipeline.rows + Layout::row_stages * Layout::rows;
+  pipeline.weights = pipeline.input_sums + Layout::input_sums;
+  pipeline.headers = pipeline.weights + Layout::weight_stages * Layout::weights;
+  pipeline.saved = pipeline.headers + Layout::headers * Layout::header;
+  reduction.sums = pipeline.saved + Layout::saved;
+  reduction.partial_sums = reinterpret_cast<float*>(m128_memory + (reduction.sums - pipeline.rows));
+  pipeline.full = reduction.sums + Layout::reduction;
+  pipeline.empty = pipeline.full + Layout::row_stages * 8;
+  pipeline.full_weights = pipeline.empty + Layout::row_stages * 8;
+  pipeline.empty_weights = pipeline.full_weights + Layout::weight_stages * 8;
+  pipeline.full_sums = pipeline.empty_weights + Layout::weight_stages * 8;
+  pipeline.empty_sums = pipeline.full_sums + 8;
+  reduction.ready = pipeline.empty_sums + 8;
+  reduction.free = reduction.ready + 8;
+  const Block block{tiles, pipeline, reduction};
+  if constexpr (M128Tiles<share>::whole) run_m128<224, 56>(pipeline, block, reduction);
+  else run_m128<208, 88>(pipeline, block, reduction);
 #endif
 }
 #endif

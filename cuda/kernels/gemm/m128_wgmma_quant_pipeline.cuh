@@ -53,12 +53,12 @@ struct M128QuantLayout {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T, M128Share share>
-struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2> {
+struct M128QuantPipeline {
   using Layout = M128QuantLayout<T>;
-  using Join = M128Reduction<__half, share, kM128QuantSpareWarps, 2>;
-  using Join::first_item, Join::lane, Join::p, Join::slice_group, Join::slices, Join::warp;
+  using Tiles = M128Tiles<share>;
   static constexpr WeightFormat f = Format<T>::f;
 
+  const Tiles& tiles;
   const M128Maps& maps;
   // Shared memory addresses: the stages, and their barriers.
   uint32_t rows, input_sums, weights, headers, saved;
@@ -70,29 +70,30 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
   __device__ __forceinline__ void init_barriers() const {
     for (int32_t i = 0; i < Layout::row_stages; ++i) {
       barrier_init(full + i * 8, 1);
-      barrier_init(empty + i * 8, 8 * Join::readers);  // the consumer warps
+      barrier_init(empty + i * 8, 8 * Tiles::readers);  // the consumer warps
     }
     for (int32_t i = 0; i < Layout::weight_stages; ++i) {
       barrier_init(full_weights + i * 8, 1);
       barrier_init(empty_weights + i * 8, 8);
     }
     barrier_init(full_sums, 1);
-    barrier_init(empty_sums, 8 * Join::readers);
+    barrier_init(empty_sums, 8 * Tiles::readers);
   }
 
   __device__ __forceinline__ void produce() const {
-    if (warp == 8) produce_weights();
+    if (tiles.warp == 8) produce_weights();
     else produce_tokens();
   }
 
   // Runs in one thread, which requests all weights. Weights are constants, so it waits for no kernel. Panels past the
   // last become zeros.
   __device__ __forceinline__ void produce_weights() const {
-    const int32_t begin = slice_group(0), end = slice_group(slices);
+    const WgmmaParams& p = tiles.p;
+    const int32_t begin = tiles.slice_group(0), end = tiles.slice_group(Tiles::slices);
     WeightCursor cursor;
     uint32_t header_slot = 0;  // of the two
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
-      const int32_t tile = min(this->tile_of(item), p.tiles - 1), i = p.pair ? 0 : target_index(p, tile);
+    for (int32_t item = tiles.first_item(); item < p.items; item += p.item_stride) {
+      const int32_t tile = min(tiles.tile_of(item), p.tiles - 1), i = p.pair ? 0 : target_index(p, tile);
       const int32_t first = p.pair ? tile * 4 : (tile - p.targets[i].first_tile) * kM128Panels;
 #pragma unroll 1
       for (int32_t group = begin; group < end; ++group, header_slot ^= 1) {
@@ -127,15 +128,16 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
   // (launch_m128_wgmma), the kernel that wrote the tokens has ended when this kernel begins (launch.h, 4), so only the sums
   // must be waited for.
   __device__ __forceinline__ void produce_tokens() const {
-    const int32_t begin = slice_group(0), end = slice_group(slices);
+    const WgmmaParams& p = tiles.p;
+    const int32_t begin = tiles.slice_group(0), end = tiles.slice_group(Tiles::slices);
     StageCursor cursor;
     uint32_t sums_phase = 0;
     bool waits = Layout::folds && p.tokens_early != 0;
     map_prefetch(&maps.tokens);
     if (Layout::folds) map_prefetch(&maps.input_sums);
     if (!waits) grid_wait();
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
-      const int32_t token0 = this->token_of(item);
+    for (int32_t item = tiles.first_item(); item < p.items; item += p.item_stride) {
+      const int32_t token0 = tiles.token_of(item);
 #pragma unroll 1
       for (int32_t group = begin; group < end; ++group) {
 #pragma unroll 1
@@ -144,14 +146,14 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
           barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
           barrier_expect(done, Layout::rows);
           const int32_t column = (group * f.units + u) * kUnitCols;
-          this->copy_tokens(rows + cursor.stage * Layout::rows, &maps.tokens, column, token0, Layout::rows, done);
+          tiles.copy_tokens(rows + cursor.stage * Layout::rows, &maps.tokens, column, token0, Layout::rows, done);
         }
         if constexpr (Layout::folds) {  // after the group's units, because they are needed last
           if (waits) grid_wait();
           waits = false;
           barrier_wait(empty_sums, sums_phase ^ 1);
           barrier_expect(full_sums, Layout::input_sums);
-          this->copy_tokens(input_sums, &maps.input_sums, group * (kInputSumBytes / 2), token0, Layout::input_sums, full_sums);
+          tiles.copy_tokens(input_sums, &maps.input_sums, group * (kInputSumBytes / 2), token0, Layout::input_sums, full_sums);
           sums_phase ^= 1;
         }
       }
@@ -160,13 +162,13 @@ struct M128QuantPipeline : M128Reduction<__half, share, kM128QuantSpareWarps, 2>
 
   // Addresses of this warp's plane in a stage, and of its panel's header.
   __device__ __forceinline__ uint32_t plane(int32_t stage, int32_t i) const {
-    return weights + stage * Layout::weights + Layout::plane_at(i) + warp * Layout::plane_bytes(i);
+    return weights + stage * Layout::weights + Layout::plane_at(i) + tiles.warp * Layout::plane_bytes(i);
   }
   __device__ __forceinline__ uint32_t header_at(uint32_t header_slot) const {
-    return headers + header_slot * Layout::header + warp * f.header;
+    return headers + header_slot * Layout::header + tiles.warp * f.header;
   }
 
-  __device__ __forceinline__ void release(uint32_t barrier) const { warp_release(barrier, lane); }
+  __device__ __forceinline__ void release(uint32_t barrier) const { warp_release(barrier, tiles.lane); }
 };
 
 #endif

@@ -40,24 +40,15 @@ struct M128ReductionLayout {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// spare_warps_: the block's last warps, which run epilogues. sets_: pairs of columns whose residual a consumer warp
-// prefetches.
-template <class A, M128Share share, int32_t spare_warps_, int32_t sets_>
-struct M128Reduction {
-  static constexpr int32_t tokens = kM128Tokens;
+// M128Tiles is which tiles, slices and tokens a block has.
+template <M128Share share>
+struct M128Tiles {
+  static constexpr int32_t tokens = kM128Tokens, cluster = kM128Cluster;
   static constexpr bool whole = share == M128Share::kTokens;  // a block has the whole of K
-  using Layout = M128ReductionLayout;
-  using Sums = float[tokens / 2];
-  static constexpr int32_t cluster = kM128Cluster, spare_warps = spare_warps_;
-  static constexpr int32_t own_rows = whole ? Layout::rows : Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block finishes
-  static_assert(cluster == 2, "sums are this block's and the other's");
-  static constexpr int32_t slices = whole ? 8 : 4;     // of K that a block multiplies
-  static constexpr int32_t signals = whole ? 1 : cluster;  // blocks whose warps arrive at a barrier of sums
-  static constexpr int32_t readers = whole ? cluster : 1;  // blocks that read the tokens that a block loads
+  static constexpr int32_t slices = whole ? 8 : 4;            // of K that a block multiplies
+  static constexpr int32_t readers = whole ? cluster : 1;     // blocks that read the tokens that a block loads
 
   const WgmmaParams& p;
-  uint32_t reduction, ready, free;  // addresses; barriers of a tile's sums: all stored, all read
-  float* partial_sums;                // the buffer whose address is `reduction`
   int32_t rank, warp, lane;
 
   __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / cluster; }
@@ -71,6 +62,43 @@ struct M128Reduction {
   // Returns the group of columns at which this block's slice s begins, 0..slices.
   __device__ __forceinline__ int32_t slice_group(int32_t s) const { return p.groups * (whole ? s : rank * slices + s) / 8; }
 
+  // Releases a stage that has tokens, in every block that loads some of them.
+  __device__ __forceinline__ void release_tokens(uint32_t barrier) const {
+    if constexpr (whole) warp_release(barrier, lane, cluster);
+    else warp_release(barrier, lane);
+  }
+  // Copies a box of columns of a tile's tokens, or, if the blocks share them, of half of the tokens for both. bytes: of all
+  // tokens.
+  __device__ __forceinline__ void copy_tokens(uint32_t to, const void* map, int32_t x, int32_t token0, int32_t bytes, uint32_t done) const {
+    constexpr uint16_t both = (1 << cluster) - 1;
+    if constexpr (whole) tensor_copy(to + rank * (bytes / cluster), map, x, token0 + rank * (tokens / cluster), done, both);
+    else tensor_copy(to, map, x, token0, done);
+  }
+};
+
+// M128Reduction adds the sums of a tile's blocks and finishes its rows. spare_warps_: the block's last warps, which run epilogues.
+// sets_: pairs of columns whose residual a consumer warp prefetches.
+template <class A, M128Share share, int32_t spare_warps_, int32_t sets_>
+struct M128Reduction {
+  using Layout = M128ReductionLayout;
+  using Tiles = M128Tiles<share>;
+  static constexpr int32_t tokens = kM128Tokens, cluster = kM128Cluster, spare_warps = spare_warps_;
+  static constexpr bool whole = Tiles::whole;
+  using Sums = float[tokens / 2];
+  static constexpr int32_t own_rows = whole ? Layout::rows : Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block finishes
+  static_assert(cluster == 2, "sums are this block's and the other's");
+  static constexpr int32_t signals = whole ? 1 : cluster;  // blocks whose warps arrive at a barrier of sums
+
+  const Tiles& tiles;
+  uint32_t sums, ready, free;  // addresses: the sums of a tile; barriers: all stored, all read
+  float* partial_sums;         // the buffer whose address is `sums`
+  const WgmmaParams& p = tiles.p;
+  const int32_t warp = tiles.warp, lane = tiles.lane;
+
+  __device__ __forceinline__ void init_barriers() const {
+    barrier_init(ready, 8 * signals);
+    barrier_init(free, spare_warps * signals);
+  }
   // Arrives at the barrier in every block that reads the sums: this warp has stored, or read, them.
   __device__ __forceinline__ void signal(uint32_t barrier) const {
     __syncwarp();
@@ -83,18 +111,6 @@ struct M128Reduction {
   __device__ __forceinline__ static void await(uint32_t barrier, uint32_t parity) {
     if constexpr (whole) barrier_wait(barrier, parity);
     else barrier_wait_cluster(barrier, parity);
-  }
-  // Releases a stage that has tokens, in every block that loads some of them.
-  __device__ __forceinline__ void release_tokens(uint32_t barrier) const {
-    if constexpr (whole) warp_release(barrier, lane, cluster);
-    else warp_release(barrier, lane);
-  }
-  // Copies a box of columns of a tile's tokens, or, if the blocks share them, of half of the tokens for both. bytes: of all
-  // tokens.
-  __device__ __forceinline__ void copy_tokens(uint32_t to, const void* map, int32_t x, int32_t token0, int32_t bytes, uint32_t done) const {
-    constexpr uint16_t both = (1 << cluster) - 1;
-    if constexpr (whole) tensor_copy(to + rank * (bytes / cluster), map, x, token0 + rank * (tokens / cluster), done, both);
-    else tensor_copy(to, map, x, token0, done);
   }
 
   // Waits until the tile before was read. phase: 0 for the block's first tile, then alternating.
@@ -116,7 +132,7 @@ struct M128Reduction {
   // Runs in the spare warps: they finish every tile but the last.
   __device__ __forceinline__ void finish_others() const {
     uint32_t phase = 0;
-    for (int32_t item = first_item(); item < p.items && !last(item); item += p.item_stride, phase ^= 1) {
+    for (int32_t item = tiles.first_item(); item < p.items && !tiles.last(item); item += p.item_stride, phase ^= 1) {
       finish<false>(item, phase);
       signal(free);
     }
@@ -127,7 +143,7 @@ struct M128Reduction {
   template <bool multiplying>
   __device__ __forceinline__ void finish(int32_t item, uint32_t phase) const {
     constexpr int32_t workers = multiplying ? 8 : spare_warps;
-    const int32_t tile = tile_of(item), token0 = token_of(item), worker = multiplying ? warp : warp - (12 - spare_warps);
+    const int32_t tile = tiles.tile_of(item), token0 = tiles.token_of(item), worker = multiplying ? warp : warp - (12 - spare_warps);
     const int32_t columns = tile < p.tiles ? min(p.tokens - token0, tokens) : 0;
     // Consumers load the residual before they wait. Spare warps without a column must wait too, before they signal.
     const bool waits = !multiplying || p.pair;
@@ -161,7 +177,7 @@ struct M128Reduction {
       y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
     }
   };
-  __device__ __forceinline__ Source source(int32_t row) const { return {reduction, remote(reduction, rank ^ 1), row / 4}; }
+  __device__ __forceinline__ Source source(int32_t row) const { return {sums, remote(sums, tiles.rank ^ 1), row / 4}; }
 
   // Result is where four rows of a target are written.
   template <class E>
@@ -212,8 +228,8 @@ struct M128Reduction {
     static_assert(sets % together == 0);
     int32_t within;
     const KernelTarget& target = target_of(p, tile, within);
-    const int32_t local = (whole ? 0 : rank * own_rows) + lane % lanes * 4, row = within * Layout::rows + local;
-    const Source sums = source(local);
+    const int32_t local = (whole ? 0 : tiles.rank * own_rows) + lane % lanes * 4, row = within * Layout::rows + local;
+    const Source from = source(local);
     const Result<float> result(target, row);
     const bool biased = target.bias != nullptr, adds = p.epilogue == Epilogue::kAddF32;
     Four bias;
@@ -232,7 +248,7 @@ struct M128Reduction {
       for (int32_t first = 0; first < sets; first += together) {
         Four y[together];
 #pragma unroll
-        for (int32_t j = 0; j < together; ++j) sums.reduced(y[j], c + (first + j) * step, p.x_scale);
+        for (int32_t j = 0; j < together; ++j) from.reduced(y[j], c + (first + j) * step, p.x_scale);
 #pragma unroll
         for (int32_t j = 0; j < together; ++j) {
           const int32_t column = c + (first + j) * step;
@@ -252,7 +268,7 @@ struct M128Reduction {
   template <int32_t workers>
   __device__ __forceinline__ void end_pair(int32_t tile, int32_t token0, int32_t columns, int32_t worker) const {
     constexpr int32_t lanes = own_pairs / 4, step = 32 / lanes * workers, together = 2;
-    const int32_t local = (whole ? 0 : rank * own_pairs) + lane % lanes * 4, row = tile * (Layout::rows / 2) + local;
+    const int32_t local = (whole ? 0 : tiles.rank * own_pairs) + lane % lanes * 4, row = tile * (Layout::rows / 2) + local;
     const Source gates = source(local), ups = source(local + Layout::rows / 2);
     const Result<A> result(p.targets[0], row);
     const bool biased[2] = {p.targets[0].bias != nullptr, p.targets[1].bias != nullptr};
@@ -288,27 +304,26 @@ struct M128Reduction {
 
 // Runs a block of either kernel. Two warpgroups multiply. Of the third, the last warps finish tiles and the others produce, each
 // by one thread.
-template <int32_t registers, int32_t spare_registers, class Block>
-__device__ __forceinline__ void run_m128(const Block& block) {
+template <int32_t registers, int32_t spare_registers, class Pipeline, class Block, class Reduction>
+__device__ __forceinline__ void run_m128(const Pipeline& pipeline, const Block& block, const Reduction& reduction) {
   static_assert(kRegistersFit<registers, spare_registers>);
   if (threadIdx.x == 0) {
-    block.init_barriers();
-    barrier_init(block.ready, 8 * Block::signals);
-    barrier_init(block.free, Block::spare_warps * Block::signals);
+    pipeline.init_barriers();
+    reduction.init_barriers();
     barrier_init_fence();
   }
   cluster_sync();
-  if (block.warp < 8) {
+  if (reduction.warp < 8) {
     registers_up<registers>();
     block.consume();
   } else {
     registers_down<spare_registers>();
-    if (block.warp >= 12 - Block::spare_warps) {
+    if (reduction.warp >= 12 - Reduction::spare_warps) {
       grid_wait();
       grid_trigger();
-      block.finish_others();
+      reduction.finish_others();
     } else if (elected()) {
-      block.produce();
+      pipeline.produce();
     }
   }
   __syncwarp();
