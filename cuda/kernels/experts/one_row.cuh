@@ -16,7 +16,7 @@
 
 #include "kernels/experts/gated.cuh"
 #include "kernels/experts/grouped.h"
-#include "kernels/gemm/gemv_async_mma.cuh"
+#include "kernels/gemm/gemv_async_pipeline.cuh"
 
 namespace mr::cuda {
 

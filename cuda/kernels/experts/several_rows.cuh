@@ -15,7 +15,7 @@
 #include "kernels/experts/grouped.h"
 #include "kernels/experts/grouped_epilogue.cuh"
 #include "kernels/experts/grouped_work.cuh"
-#include "kernels/gemm/gemv_async_mma.cuh"
+#include "kernels/gemm/gemv_async_pipeline.cuh"
 
 namespace mr::cuda {
 

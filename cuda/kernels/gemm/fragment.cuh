@@ -247,7 +247,6 @@ struct UnitQuants {
   }
 };
 
-
 // GroupHeader is the header of a group in a warp's registers, from its first unit to its last. For Q4_K and Q5_K lane l
 // holds row l/2 and computes block l%2 of a unit for the whole warp.
 template <int32_t T>

@@ -8,7 +8,7 @@
 // warp always has loads in flight.
 #pragma once
 
-#include "kernels/gemm/gemv_async_mma.cuh"
+#include "kernels/gemm/gemv_async_pipeline.cuh"
 #include "kernels/gemm/gemv_registers.cuh"
 #include "kernels/norm_row.cuh"
 

@@ -9,7 +9,6 @@
 #include "kernels/gemm/fragment.cuh"
 #include "kernels/gemm/m128_wgmma_quant_kernel.cuh"
 #include "kernels/gemm/m128_wgmma_reduction.cuh"
-#include "kernels/gemm/prefill_wgmma_layout.cuh"
 #include "kernels/launch.h"
 
 namespace mr::cuda {

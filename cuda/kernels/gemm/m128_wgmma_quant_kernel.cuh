@@ -9,7 +9,6 @@
 #pragma once
 
 #include "kernels/gemm/m128_wgmma_quant_pipeline.cuh"
-#include "kernels/gemm/prefill_wgmma_layout.cuh"
 
 namespace mr::cuda {
 

@@ -7,7 +7,7 @@
 #if MR_HOPPER
 #include "kernels/gemm/cluster_launch.h"
 #include "kernels/gemm/input_sums.h"
-#include "kernels/gemm/prefill_wgmma_layout.cuh"
+#include "kernels/gemm/prefill_wgmma_pipeline.cuh"
 #include "kernels/tensor_map.h"
 #endif
 

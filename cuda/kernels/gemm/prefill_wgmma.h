@@ -40,6 +40,8 @@ constexpr int32_t kGroupUnits = 4, kPartitionUnits = 32 * kGroupUnits;
 constexpr int32_t kLeastPartitionUnits = kPartitionUnits / 2 - kGroupUnits + 1;
 constexpr int32_t kSemaphoresABlock = 2;  // a block's tile has at most 128 rows, and one semaphore serves 64
 
+constexpr int32_t kWgmmaThreads = 3 * 128;  // the third warpgroup donates registers and has the producer warp
+
 struct WgmmaKernel {
   const void* function;
   int32_t shared_bytes, threads, tokens;  // tokens of a tile

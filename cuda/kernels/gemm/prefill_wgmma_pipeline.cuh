@@ -1,19 +1,161 @@
-// prefill_wgmma_pipeline: where a block of the prefill class is in its cluster, and the producer of its pipeline.
+// prefill_wgmma_pipeline: the shared memory of a block of the prefill class, its K partitions, where it is in its cluster, and its
+// producer.
 //
-// The blocks of a cluster have tiles side by side, along the rows, the tokens or both. Each block loads a share of the
-// data that they have in common and multicasts it to all. After a tile's last unit the producer hands some stages to
-// the epilogue.
+// A stage of the pipeline is one unit of 64 inputs: the planes of the panels' packed bytes, and the tokens as swizzled
+// rows of 128 bytes. The blocks of a cluster have tiles side by side, along the rows, the tokens or both. Each block loads a share
+// of the data that they have in common and multicasts it to all. After a tile's last unit the producer hands some stages to the
+// epilogue.
 #pragma once
 
+#include "kernels/gemm/packed_access.cuh"
 #include "kernels/gemm/pipeline.cuh"
-#include "kernels/gemm/prefill_wgmma_layout.cuh"
-#include "kernels/gemm/prefill_wgmma_partitions.cuh"
+#include "kernels/gemm/prefill_wgmma.h"
 #include "kernels/gemm/targets.cuh"
 #include "kernels/launch.h"
 
+#if MR_HOPPER
+#include <cuda.h>
+#endif
+
 namespace mr::cuda {
 
+template <int32_t T, int32_t rows_, int32_t tokens_>
+struct PrefillLayout {
+  static constexpr WeightFormat f = Format<T>::f;
+  static constexpr int32_t tokens = tokens_, panels = rows_ / kPanelRows, warps = panels;  // one panel for each consumer warp
+  // A stage holds the planes one after another, each as two halves of the panels.
+  static constexpr bool boxed = prefill_boxed(f);
+  __host__ __device__ static constexpr int32_t plane_bytes(int32_t i) {
+    constexpr WeightFormat format = f;
+    return prefill_plane(format, i);
+  }
+  __host__ __device__ static constexpr int32_t half_bytes(int32_t i) { return (panels / 2 * plane_bytes(i) + 127) / 128 * 128; }
+  __host__ __device__ static constexpr int32_t plane_at(int32_t i) {
+    return 2 * ((i > 0 ? half_bytes(0) : 0) + (i > 1 ? half_bytes(1) : 0) + (i > 2 ? half_bytes(2) : 0) + (i > 3 ? half_bytes(3) : 0));
+  }
+  static constexpr int32_t weights = (plane_at(kPrefillPlanes) + 1023) / 1024 * 1024, rows = tokens * 128;
+  // The epilogue needs room for sixteen tokens of a pair, which Q2_K's units alone do not give it.
+  static constexpr int32_t stage = weights + rows > 16 * 6 * rows_ ? weights + rows : 16 * 6 * rows_;
+  static_assert(stage % 1024 == 0);
+  static constexpr bool publishes = Format<T>::six_bits;
+  // Helpers hand fragments to consumers; readers are all warps that read a stage.
+  static constexpr int32_t helpers = f.block > 1 && warps == 4 ? warps : 0, readers = warps + helpers;
+  static constexpr int32_t slots = 2, handoff = slots * helpers * 2048;  // a unit's fragments of a warp
+  static constexpr int32_t exchange_each = publishes ? f.units * 256 : 0;  // of a warp
+  static constexpr int32_t exchange = readers * exchange_each;
+  static constexpr int32_t spare = 128;  // target of copies that are never read
+  static constexpr int32_t most_stages = 16, barriers = (2 * most_stages + 2 * slots * helpers) * 8;
+  static constexpr int32_t stages_that_fit = (226 * 1024 - spare - exchange - handoff - barriers) / stage;
+  static constexpr int32_t stages = stages_that_fit > most_stages ? most_stages : stages_that_fit;
+  static constexpr int32_t used = stages * stage + spare + exchange + handoff + barriers + 1024;  // 1024: to align the stages
+  // Shared memory admits one block of a kernel to an SM, so clusters that start early, on the SMs that the kernel
+  // before leaves first, spread over the whole device.
+  static constexpr int32_t alone = 115 * 1024, bytes = used > alone ? used : alone;
+
+  // The epilogue borrows stages of the pipeline, each for a piece of the tile's tokens; of a pair, each half of the
+  // warps finishes half of the tokens and has pieces of its own. epilogue_bytes: of a token in a piece: its sums or
+  // results; of a pair the sums that the halves exchange, and the results.
+  __host__ __device__ static constexpr int32_t epilogue_bytes(bool pair) { return rows_ * (pair ? 6 : 4); }
+  __host__ __device__ static constexpr int32_t epilogue_tokens(bool pair) { return pair ? tokens / 2 : tokens; }
+  // Tokens of a TMA box of results.
+  __host__ __device__ static constexpr int32_t out_box(bool pair) {
+    return epilogue_tokens(pair) >= 32 && stage / epilogue_bytes(pair) >= 32 ? 32 : 16;
+  }
+  __host__ __device__ static constexpr int32_t epilogue_stages(bool pair) {
+    const int32_t most = stage / epilogue_bytes(pair) / out_box(pair) * out_box(pair);
+    return (epilogue_tokens(pair) + most - 1) / most;
+  }
+  // Tokens of every piece but the last, which may have fewer.
+  __host__ __device__ static constexpr int32_t piece(bool pair) {
+    const int32_t boxes = epilogue_tokens(pair) / out_box(pair);
+    return (boxes + epilogue_stages(pair) - 1) / epilogue_stages(pair) * out_box(pair);
+  }
+  __host__ __device__ static constexpr int32_t piece_tokens(bool pair, int32_t i) {
+    const int32_t left = epilogue_tokens(pair) - i * piece(pair);
+    return left < piece(pair) ? left : piece(pair);
+  }
+  static_assert(stages >= 3);
+  // If two warpgroups multiply, a third donates its registers to them. If one multiplies without helpers, half of an
+  // SM's registers suffice, and the block can start on an SM where the kernel before still runs.
+  static constexpr bool gives_registers = warps > 4;
+  static constexpr int32_t threads = gives_registers ? kWgmmaThreads : readers * 32 + 32;
+  static constexpr int32_t blocks = gives_registers || helpers > 0 ? 1 : 2;
+};
+
+#if MR_HOPPER
+struct PrefillMaps {
+  CUtensorMap tokens;  // boxes of one unit's columns and a block's share of a tile's tokens
+  CUtensorMap out[kGemmTargets];  // of each target, if boxed_out: 128 bytes of rows (or half a tile's) and some tokens
+  CUtensorMap weights[kGemmTargets][kPrefillPlanes];  // of each target: boxes of a plane of half a tile's panels
+};
+#endif
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// PrefillPartitions is which K partitions (gemm.h) a block computes, and how they are added to the residual stream in order.
+//
+// In sequence, a block computes every partition of each of its tiles. Concurrently, each cluster computes one partition
+// of one tile: the first clusters, as many as there are tiles, have partition 0, the next ones partition 1, and so on.
+// Either way a partition loads the residual after the one before it has been stored. Semaphores in global memory
+// order this: one for every 64 rows of a block's tile, indexed by the block's position among those of its partition.
+// The warp that has stored partition i sets it to i + 1; the waiter of the last partition sets it to 0 again. Tiles
+// past the last have none.
+//
+// There is no deadlock. In sequence, the producer waits only after it has requested all units of a partition, and while
+// these are multiplied the consumers announce the partition before. Concurrently, blocks wait only for blocks of lower
+// index, and the device starts those first, so the lowest block that has not ended never waits, whatever else runs
+// on the device. That blocks start in the order of their index is what devices do; CUDA does not promise it.
+template <int32_t rows>
+struct PrefillPartitions {
+  const WgmmaParams& p;
+
+  // The block's first item and its first partition.
+  __device__ __forceinline__ int32_t first_item() const { return p.concurrent ? cluster() % p.item_stride : cluster(); }
+  __device__ __forceinline__ int32_t first() const { return p.concurrent ? cluster() / p.item_stride : 0; }
+  // Advances to the block's next partition of the tile and returns true; after the last, returns false with the first.
+  __device__ __forceinline__ bool next(int32_t& partition) const {
+    if (p.concurrent) return false;
+    if (++partition < p.partitions) return true;
+    partition = 0;
+    return false;
+  }
+
+  // Returns the first unit of a partition, or the number of units after the last: groups times partition divided by
+  // partitions.
+  __device__ __forceinline__ int32_t unit(int32_t partition) const {
+    return min(static_cast<int32_t>(__umulhi(p.partition_groups * static_cast<uint32_t>(partition), p.partition_share)) * kGroupUnits,
+               p.units);
+  }
+  __device__ __forceinline__ int32_t units(int32_t partition) const { return unit(partition + 1) - unit(partition); }
+
+  // Waits until the partition before has been stored, for the 64 rows `group` of this block's tile. Called by one
+  // thread. Its copies may then load the rows, and so may threads that pass a barrier after it.
+  __device__ __forceinline__ void await(int32_t group, int32_t partition) const {
+    uint32_t* const here = semaphore(group, partition);
+    uint32_t stored;
+    do {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(stored) : "l"(here) : "memory");
+    } while (stored < static_cast<uint32_t>(partition));
+    if (partition + 1 == p.partitions) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(here), "r"(0) : "memory");
+    asm volatile("fence.acq_rel.gpu;\nfence.proxy.async.global;" ::: "memory");
+  }
+
+  // Announces that a partition has been stored. Called by the thread that waited for its TMA stores, or after a barrier
+  // if other threads stored.
+  __device__ __forceinline__ void announce(int32_t group, int32_t partition) const {
+    asm volatile("fence.proxy.async.global;\nst.release.gpu.global.u32 [%0], %1;" ::"l"(semaphore(group, partition)),
+                 "r"(partition + 1)
+                 : "memory");
+  }
+
+ private:
+  __device__ __forceinline__ int32_t cluster() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
+  __device__ __forceinline__ uint32_t* semaphore(int32_t group, int32_t partition) const {
+    const int32_t before = p.concurrent ? partition * p.item_stride * p.row_blocks * p.token_blocks : 0;  // blocks
+    return p.semaphores + (static_cast<int32_t>(blockIdx.x) - before) * kSemaphoresABlock + group;
+  }
+  static_assert(rows / 64 <= kSemaphoresABlock);
+};
 
 template <int32_t T, int32_t rows, int32_t tokens>
 struct PrefillPipeline {
