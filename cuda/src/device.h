@@ -24,9 +24,9 @@ class Digester;
 
 // Version of every rule that decides bits, on every GPU.
 #if MR_FREE_SPLITS
-constexpr char kNumerics[] = "cuda-9, sums by the batch";
+constexpr char kNumerics[] = "cuda-10, sums by the batch";
 #else
-constexpr char kNumerics[] = "cuda-9";
+constexpr char kNumerics[] = "cuda-10";
 #endif
 
 // GPUs that the driver shows this process, usable or not: their indices are the driver's, so that none shifts when another

@@ -70,7 +70,8 @@ TEST(Attention, TakesF8ScalesOfAnySize) {
 TEST(Attention, GivesTheSameBitsHoweverF8KeysAreWidened) {
   for (const Act act : {Act::kF16, Act::kBF16})
     for (const Shape& shape :
-         {Shape{32, 8, 128, 16}, Shape{4, 2, 64, 32}, Shape{4, 2, 256, 16}, Shape{7, 1, 100, 32}, Shape{3, 1, 255, 32}}) {
+         {Shape{32, 8, 128, 16}, Shape{4, 2, 64, 32}, Shape{4, 2, 256, 16}, Shape{7, 1, 100, 32}, Shape{3, 1, 255, 32},
+          Shape{4, 2, 96, 16}, Shape{9, 9, 80, 32}}) {
       Cache cache(act, shape, {1500, 70, 4200}, 54, Kv::kF8);
       int32_t blocks = 0;
       MUST(prefill_wide_blocks(cache.layout, 1000, &blocks));

@@ -37,6 +37,7 @@ struct F8Producer {
   uint32_t memory;
   int32_t thread, lane;  // of the warpgroup, of the warp
   PipelineState<Layout::stages> keys, values;
+  const int32_t dims = stored_dims<dim>(p);  // of a row that came
 
   __device__ __forceinline__ uint32_t barrier(int32_t barriers, int32_t stage) const {
     return memory + static_cast<uint32_t>(barriers + stage * 8);
@@ -53,7 +54,7 @@ struct F8Producer {
     const uint32_t came = barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage);
     const uint32_t to = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side + kRaw);
     const int32_t blocks = (tile.rows + layout.block_size - 1) / layout.block_size;
-    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * stored_dims<dim>(p));
+    const uint32_t element_bytes = static_cast<uint32_t>(layout.block_size * dims);
     const uint32_t scale_bytes = static_cast<uint32_t>(layout.block_size * 4);
     barrier_wait(barrier(of_values ? Layout::values_empty : Layout::keys_empty, at.stage), at.phase ^ 1);
     if (elected()) barrier_expect(came, static_cast<uint32_t>(blocks) * (element_bytes + (of_values ? 0u : 2u * scale_bytes)));
@@ -79,7 +80,9 @@ struct F8Producer {
     auto& at = of_values ? values : keys;
     barrier_wait(barrier(of_values ? Layout::values_came : Layout::keys_came, at.stage), at.phase);
     const uint32_t stage = memory + static_cast<uint32_t>((of_values ? Layout::values : Layout::keys) + at.stage * Layout::side);
-    const int32_t piece = thread % 4, first_row = thread / 4, dims = stored_dims<dim>(p);
+    const int32_t piece = thread % 4, first_row = thread / 4;
+    // Dims that heads lack lie in the second half. What a piece of them would read, times a scale, may be infinite.
+    const int32_t second_rows = 64 + piece * 16 < dims ? rows : 0;
     Factor<T> factor[kPieces];
 #pragma unroll
     for (int32_t n = 0; n < kPieces; ++n) {
@@ -89,10 +92,9 @@ struct F8Producer {
       else factor[n] = key_factor<T>(load_shared_float(scales(at.stage, 0) + row * 4), of_value);
     }
     const auto load = [&](int32_t half, int32_t n) {
-      const int32_t row = n * 32 + first_row, d = half * 64 + piece * 16;
-      const uint4 elements = load_shared16(stage + static_cast<uint32_t>(kRaw + row * dims + d));
-      const bool lacks = dim == 128 && half == 1 && d >= dims;
-      return row < rows && !lacks ? elements : make_uint4(0, 0, 0, 0);
+      const int32_t row = n * 32 + first_row;
+      const uint4 elements = load_shared16(stage + static_cast<uint32_t>(kRaw + row * dims + half * 64 + piece * 16));
+      return row < (dim == 128 && half == 1 ? second_rows : rows) ? elements : make_uint4(0, 0, 0, 0);
     };
     const auto store = [&](int32_t half, int32_t n, const uint4& elements) {
       const int32_t row = n * 32 + first_row;

@@ -43,7 +43,7 @@ bool widening_pays(const std::vector<Draft>& drafts, int64_t blocks, const Prefi
     all += keys;
   }
   constexpr double kLaunchNs = 2500, kBytesANs = 4000, kNsAnElement = 20.8 / 128;
-  const double again = static_cast<double>(std::max(longest, all * work.columns / work.sm_count) * w.padded_dim) * kNsAnElement;
+  const double again = static_cast<double>(std::max(longest, all * work.columns / work.sm_count) * wgmma_width(w.padded_dim)) * kNsAnElement;
   return again > kLaunchNs + static_cast<double>(blocks * w.block_size * w.kv_heads * w.padded_dim) * 6 / kBytesANs;
 }
 

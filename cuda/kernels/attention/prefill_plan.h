@@ -35,6 +35,12 @@ static_assert(prefill_piece_of(1023) == 0 && prefill_piece_of(1024) == 1 && pref
               prefill_piece_of(2048) == 2 && prefill_piece_of(4095) == 2 && prefill_piece_of(4096) == 3 &&
               prefill_piece_begin(2) == 2048 && prefill_piece_begin(3) == 4096 && prefill_piece_begin(4) == 8192);
 
+// Returns the width of the kernel by wgmma that computes heads of a width of pad_head_dim: 64, 128 or 256; 0 if none does. It takes the
+// dims that heads lack as zeros.
+constexpr int32_t wgmma_width(int32_t padded_dim) {
+  return padded_dim < 64 || padded_dim > 256 ? 0 : padded_dim == 64 ? 64 : padded_dim <= 128 ? 128 : 256;
+}
+
 // PrefillTile is consecutive rows of one segment that are computed together.
 struct PrefillTile {
   int32_t row;       // first row of the step

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "kernels/attention/mma.cuh"
-#include "kernels/attention/prefill_wgmma.h"
 #include "kernels/attention/prefill_wgmma_kernel.cuh"
 
 namespace mr::cuda::prefill {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/attention/prefill_merge.cuh"
-#include "kernels/attention/prefill_wgmma.h"
 #include "kernels/attention/prefill_wgmma_kernel.cuh"
 
 namespace mr::cuda {
@@ -287,6 +286,16 @@ TEST(EmulatedAttention, TakesDimsThatHeadsLackAsZeros) {
   expect_same<__nv_bfloat16>(f8({9, 9, 80, 32}), 121, 20);
   expect_same<__half>(f8({8, 8, 96, 32}), 127, 17);
   expect_same<__half>(f8({2, 1, 65, 16, 24, 30.0f, true}), 1020, 12);
+}
+
+// After the last token lie elements that nobody wrote. Times a large scale they are infinite, and a query's zeros do not cancel that.
+TEST(EmulatedAttention, ReadsNothingForDimsThatHeadsLack) {
+  Problem<__half> problem(f8({1, 1, 80, 16}), 30, 9);
+  const float large = 140;
+  memcpy(&problem.keys[static_cast<size_t>(problem.layout.f8_scale_at(problem.blocks[38 / 16], 0, 38 % 16))], &large, sizeof large);
+  const std::vector<uint16_t> got = problem.attend(0, 9, PrefillSplit::kNever, 2);
+  EXPECT_EQ(got, problem.attend(0, 9, PrefillSplit::kNever, 2, true));
+  for (const uint16_t bits : got) ASSERT_TRUE(std::isfinite(value_of<__half>(bits)));
 }
 
 TEST(EmulatedAttention, WidensAnF8Cache) {
