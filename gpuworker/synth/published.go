@@ -16,10 +16,15 @@ var published = []Shape{
 		"vocab_size": uint32(262208), "context_length": uint32(131072), "attention.sliding_window": uint32(1024), "rope.freq_base": float32(1e6),
 		"rope.scaling.type": "linear", "rope.scaling.factor": float32(8),
 	})),
+	// https://huggingface.co/microsoft/Phi-3-mini-4k-instruct
+	family("phi3-mini", "phi3", keys(32, 3072, 8192, 32, 32, 96, map[string]any{
+		"vocab_size": uint32(32064), "context_length": uint32(4096), "attention.sliding_window": uint32(2047),
+		"attention.layer_norm_rms_epsilon": float32(1e-5), "rope.scaling.original_context_length": uint32(4096),
+	}), headName),
 	// https://huggingface.co/microsoft/phi-4
 	family("phi4-14b", "phi3", keys(40, 5120, 17920, 40, 10, 128, map[string]any{
 		"vocab_size": uint32(100352), "context_length": uint32(16384), "rope.freq_base": float32(250000),
-		"rope.scaling.original_context_length": uint32(16384),
+		"attention.layer_norm_rms_epsilon": float32(1e-5), "rope.scaling.original_context_length": uint32(16384),
 	}), headName),
 	// https://huggingface.co/mistralai/Mistral-Small-24B-Instruct-2501
 	family("mistral-small-24b", "llama", keys(40, 5120, 32768, 32, 8, 128, map[string]any{

@@ -265,7 +265,7 @@ func TestMixturesAreDrawnByTheirRoles(t *testing.T) {
 
 func TestNamedShapesMatchTheirModels(t *testing.T) {
 	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360,
-		"llama-70b": 70553706560, "gemma3-1b": 999885952, "gemma3-12b": 11766034176, "phi4-14b": 14659507200, "mistral-small-24b": 23572403200,
+		"llama-70b": 70553706560, "gemma3-1b": 999885952, "gemma3-12b": 11766034176, "phi3-mini": 3821079552, "phi4-14b": 14659507200, "mistral-small-24b": 23572403200,
 		"gemma4-31b": 30697345596, "gemma4-26b-a4b": 25233142046, "gpt-oss-20b": 20914757184, "gpt-oss-120b": 116829156672,
 		"olmoe-1b-7b": 6919161856, "qwen3-30b-a3b": 30532122624,
 		"deepseek-v2-lite": 15706484224, "glm-4.7-flash": 29943393920, // without its layer that predicts further tokens
