@@ -5,11 +5,12 @@
 #   build          the library for this GPU, its tests and benchmarks, with cmake and ninja
 #   architectures  the library for every compute capability that ships and that this compiler supports, in its own folder
 #   tests          every GoogleTest program but those of the stage alone, and the C program over the whole ABI; none may be missing
-#   alone          the GoogleTest programs that need the GPUs alone: they count free memory, or are of several GPUs or streams
+#   alone          the GoogleTest programs that need the GPUs alone: they count free memory, or are of faults, of several
+#                  GPUs or of several streams
 #   faults         only the tests in which driver calls fail on purpose, on one GPU
 #   portable       on a Hopper GPU: the GEMMs and attention of other devices, built for 9.0 without wgmma
 #   sanitizer      compute-sanitizer: memcheck of whole steps, leaks of the engine, memcheck and racecheck of the kernels
-#                  on small shapes. Of Hopper's GEMMs it checks decode shapes of up to 64 tokens whose pipelines do not
+#                  on small shapes. Of Hopper's GEMMs it checks decode shapes of up to 150 tokens whose pipelines do not
 #                  wrap around, because racecheck reports a race if lanes have read a stage, or written data for others,
 #                  and one of them arrives at the mbarrier for the whole warp
 #   conformance    the Go suite that every engine must pass, with the default settings, in f16, and with a bf16 cache
@@ -39,10 +40,11 @@
 # ninja and GoogleTest, no Go: programs come from bin/ (a bundle) or build/bin. Floors are those of
 # bench/floors/NAME-OF-THE-GPU.txt.
 #
-# Stages that compare results and measure nothing (tests, faults, portable, conformance, sameness, transformers, families and
+# Stages that compare results and measure nothing (tests, portable, conformance, sameness, transformers, families and
 # generate) run side by side if they follow one another, the host has CUDA's multi-process service and the GPU has 64 GB.
 #
-#   JOBS           parallel runs of compute-sanitizer (default: 4, or 1 if the GPU is in exclusive mode)
+#   JOBS           parallel runs of compute-sanitizer (default: the processors, at most 15, on a GPU with 64 GB, 4 on a smaller
+#                  one, and 1 if the GPU is in exclusive mode)
 #   TESTS          GoogleTest programs that run side by side (default: half of the processors)
 #   ARCHITECTURES  compute capabilities of the stage build (default: this GPU's, 9.0 as 90a)
 #   SERVED         parts of the stage served, separated by spaces (default: engine mixes join prefix cancel overload
@@ -67,14 +69,18 @@ bin=bin
 [[ -d $bin || ! -f bin.tar.xz ]] || tar -xJf bin.tar.xz
 [[ -d $bin ]] || bin=build/bin
 readonly root work bin out=$work/cuda models=$work/models table=$work/table.txt
-JOBS=${JOBS:-4} TESTS=${TESTS:-$((($(nproc) + 1) / 2))} exclusive=
-[[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) != Exclusive* ]] || JOBS=1 exclusive=yes
-((TESTS > 0)) || TESTS=1
-readonly JOBS TESTS exclusive
 # The first GPU is checked.
 gpu_name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 gpu_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
-readonly gpu_name gpu_capability
+gpu_mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
+[[ $gpu_mib =~ ^[0-9]+$ ]] || gpu_mib=0
+readonly gpu_name gpu_capability gpu_mib
+most_jobs=4 exclusive=
+((gpu_mib < 60000)) || most_jobs=15
+JOBS=${JOBS:-$(($(nproc) < most_jobs ? $(nproc) : most_jobs))} TESTS=${TESTS:-$((($(nproc) + 1) / 2))}
+[[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) != Exclusive* ]] || JOBS=1 exclusive=yes
+((TESTS > 0)) || TESTS=1
+readonly JOBS TESTS exclusive
 failed=0
 
 # A GPU at its power limit slows down, so rows of figures have the clock of its SMs. It is sampled twice a second.

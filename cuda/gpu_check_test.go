@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -128,10 +129,10 @@ esac
 	require.Empty(t, left)
 }
 
-// TestStagesThatCompareShareTheGPU runs gpu-check's stages tests, faults and alone with scripts
-// instead of the test programs. The first two run side by side as clients of the multi-process
-// service, where the host has what they need, and otherwise one program at a time, as alone always
-// does.
+// TestStagesThatCompareShareTheGPU runs gpu-check's stages tests, conformance, alone and faults
+// with scripts instead of the test programs. The first two run side by side as clients of the
+// multi-process service, where the host has what they need, and otherwise one program at a time, as
+// the others always do.
 func TestStagesThatCompareShareTheGPU(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -175,20 +176,24 @@ echo "$asked" >>asked
 			meets := compared
 			if tc.shared {
 				compared = `[[ $CUDA_MPS_PIPE_DIRECTORY == "$(<served)" ]] || exit 1` + "\n"
-				// Ends only if both stages run the test of faults meanwhile.
-				meets = compared + `for i in {1..200}; do (($(grep -c . started) < 2)) || break; sleep 0.1; done; (($(grep -c . started) == 2)) || exit 1` + "\n"
+				// Ends only if a program of each stage runs meanwhile.
+				meets = compared + "echo now >>started\n" +
+					`for i in {1..200}; do (($(grep -c . started) < 2)) || break; sleep 0.1; done; (($(grep -c . started) == 2)) || exit 1` + "\n"
 			}
 			script("work/cuda/cuda_capi_test", "")
+			script("bin/native.test", meets+"echo '--- PASS: TestTheCUDAEngine'\n")
+			script("bin/millrace-worker", "")
 			require.NoError(t, os.WriteFile(filepath.Join(root, "started"), nil, 0o600))
 			for name, text := range map[string]string{
-				"one":               meets + passed,
-				"two":               compared + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
-				"bad":               compared + passed + "exit 1\n",
-				"engine_fault":      compared + "echo now >>started; echo '[  PASSED  ] 1 test.'\n",
-				"engine_fault_step": compared + "echo 'Running 0 tests'\n",
-				"engine_memory":     alone + passed, "engine_runner": alone + passed, "gather": alone + passed, "engine_divided": alone + passed,
-				"engine_divided_experts": alone + passed, "engine_fault_divided": alone + passed, "engine_hidden": alone + passed,
-				"engine_two_devices": alone + passed,
+				"one":           meets + passed,
+				"two":           compared + "echo '[  PASSED  ] 2 tests.'; echo '[  SKIPPED ] 1 test, listed below:'\n",
+				"bad":           compared + passed + "exit 1\n",
+				"none":          compared + "echo 'Running 0 tests'\n",
+				"engine_config": compared + "echo '[  PASSED  ] 1 test.'\n",
+				"engine_memory": alone + passed, "engine_runner": alone + passed, "gather": alone + passed, "engine_divided": alone + passed,
+				"engine_divided_experts": alone + passed, "engine_hidden": alone + passed, "engine_two_devices": alone + passed,
+				"engine_fault": alone + passed, "engine_fault_step": alone + passed, "engine_fault_memory": alone + passed,
+				"engine_fault_model": alone + passed, "engine_fault_divided": alone + passed,
 			} {
 				script("work/cuda/cuda_"+name+"_test", text)
 				ending := ".cu"
@@ -197,7 +202,7 @@ echo "$asked" >>asked
 				}
 				require.NoError(t, os.WriteFile(filepath.Join(root, "cuda", "tests", name+"_test"+ending), nil, 0o600))
 			}
-			check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "faults", "alone")
+			check := exec.Command("bash", filepath.Join(root, "cuda", "gpu-check.sh"), "tests", "conformance", "alone", "faults")
 			check.Env = append(os.Environ(), "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "WORK="+filepath.Join(root, "work"), "TESTS=8",
 				"CUDA_VISIBLE_DEVICES=0", "TMPDIR="+root)
 			out, err = check.CombinedOutput()
@@ -205,8 +210,9 @@ echo "$asked" >>asked
 			for _, row := range []string{
 				`ok +tests .* C program over the ABI`, `ok +tests .* cuda_one_test`, `ok +tests .* cuda_two_test`,
 				`skip +tests .* cuda_two_test: 1 tests: see .*`, `FAIL +tests .* cuda_bad_test: see .*`,
-				`FAIL +tests .* cuda_engine_fault_step_test: no test passed: see .*`, `ok +tests .* 6 GoogleTests of 3 programs passed`,
-				`ok +faults .* 1 GoogleTests of 1 programs passed`, `ok +alone .* 24 GoogleTests of 8 programs passed`,
+				`FAIL +tests .* cuda_none_test: no test passed: see .*`, `ok +tests .* 6 GoogleTests of 3 programs passed`,
+				`ok +conformance .* 1 checks passed`, `ok +alone .* 36 GoogleTests of 12 programs passed`,
+				`ok +faults .* 12 GoogleTests of 4 programs passed`,
 			} {
 				require.Regexp(t, `(?m)^`+row+`$`, string(out))
 			}
@@ -226,9 +232,9 @@ echo "$asked" >>asked
 	}
 }
 
-// TestProgramsOfSeveralGPUsRunAlone requires gpu-check to keep test programs with gathers between
-// GPUs away from others.
-func TestProgramsOfSeveralGPUsRunAlone(t *testing.T) {
+// TestProgramsOfSeveralAndOfLostGPUsRunAlone requires gpu-check to keep test programs with gathers
+// between GPUs, and those that lose one, away from others.
+func TestProgramsOfSeveralAndOfLostGPUsRunAlone(t *testing.T) {
 	sources, err := filepath.Glob("tests/*_test.cpp")
 	require.NoError(t, err)
 	alone := strings.Fields(checked(t, "", `echo $needs_alone`))
@@ -236,7 +242,7 @@ func TestProgramsOfSeveralGPUsRunAlone(t *testing.T) {
 	for _, source := range sources {
 		text, err := os.ReadFile(source)
 		require.NoError(t, err)
-		if strings.Contains(string(text), `#include "tests/engine_together.h"`) {
+		if strings.Contains(string(text), `#include "tests/engine_together.h"`) || strings.Contains(string(text), "DeathTest") {
 			found++
 			require.Contains(t, alone, "cuda_"+strings.TrimSuffix(filepath.Base(source), ".cpp"))
 		}
@@ -343,10 +349,49 @@ func TestSanitizerRunsFailWithoutRightAnswersOrASummary(t *testing.T) {
 chmod +x "$work/compute-sanitizer"
 printf %%s '%s' >"$work/prints"
 PATH=$work:$PATH
-if followed --tool memcheck program >"$work/log"; then echo ok; else echo FAIL; fi
+if followed "$work/log" --tool memcheck program >"$work/log"; then echo ok; else echo FAIL; fi
 cmp "$work/log" "$work/prints"
 `, tc.status, tc.prints))
 			require.Equal(t, tc.want+"\n", out)
 		})
+	}
+}
+
+var testMacro = regexp.MustCompile(`(?m)^TEST(_F|_P)?\((\w+), (\w+)\)`)
+
+// parameters are some that tests have.
+var parameters = []string{
+	"BF16", "Q8_0", "Q4_K", "Q6_K", "MXFP4", "Q3_K", "Q4_K_f16", "BF16_bf16", "MXFP4_f16", "Q4_K_f16_decode", "Q4_K_f16_prefill",
+	"BF16_bf16_decode", "BF16_bf16_prefill", "MXFP4_f16_decode", "NVFP4_f16_decode", "f16_dim64_heads4x2", "f16_dim80_heads9x9",
+	"f16_dim96_heads6x2", "f16_dim128_heads32x8", "f16_dim256_heads4x2", "f16_dim512_heads1x1", "0",
+}
+
+// TestSanitizerRunsNameTheirTests requires each part of a filter to match a test of its program.
+func TestSanitizerRunsNameTheirTests(t *testing.T) {
+	runs := strings.Split(strings.TrimSpace(checked(t, "", "sanitizer_runs")), "\n")
+	require.Greater(t, len(runs), 30)
+	for _, run := range runs {
+		fields := strings.Fields(run)
+		require.Len(t, fields, 3, run)
+		sources, err := filepath.Glob("tests/" + strings.TrimPrefix(fields[1], "portable/") + "_test.c*")
+		require.NoError(t, err)
+		require.Len(t, sources, 1, run)
+		text, err := os.ReadFile(sources[0])
+		require.NoError(t, err)
+		var names []string
+		for _, test := range testMacro.FindAllStringSubmatch(string(text), -1) {
+			name := test[2] + "." + test[3]
+			if test[1] != "_P" {
+				names = append(names, name)
+				continue
+			}
+			for _, parameter := range parameters {
+				names = append(names, "All/"+name+"/"+parameter, "Shapes/"+name+"/"+parameter)
+			}
+		}
+		for _, pattern := range regexp.MustCompile(`:?-|:`).Split(fields[2], -1) {
+			whole := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$")
+			require.True(t, pattern == "" || slices.ContainsFunc(names, whole.MatchString), "%s: no test is named %s", run, pattern)
+		}
 	}
 }

@@ -5,25 +5,24 @@
 # one processor, and the device little. GPUs of CUDA_VISIBLE_DEVICES are used in rotation. sanitized waits for all runs.
 runs=()
 sanitize() {
-  local tool=$1 name=$2 gpus
+  local tool=$1 name=$2 gpus log=$1-${2// /-}
   shift 2
   IFS=, read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES:-0}"
   while (($(jobs -rp | wc -l) >= JOBS)); do sleep 0.1; done
-  CUDA_VISIBLE_DEVICES=${gpus[${#runs[@]} % ${#gpus[@]}]} try sanitizer "$tool: $name" "$tool-${name// /-}" \
-    followed --tool "$tool" --error-exitcode 1 "$@" &
+  CUDA_VISIBLE_DEVICES=${gpus[${#runs[@]} % ${#gpus[@]}]} try sanitizer "$tool: $name" "$log" \
+    followed "$work/$log.log" --tool "$tool" --error-exitcode 1 "$@" &
   runs+=($!)
 }
 
-# Runs once. Fails also if the tool could not follow the whole run or has no summary, or no test ran.
+# followed LOG ARGUMENT ...: runs once, with its output in LOG, where it goes already. Fails also if the tool could not follow the whole
+# run or has no summary, or no test ran.
 followed() {
-  local log status
-  log=$(mktemp) || return
-  timeout 900 compute-sanitizer "$@" >"$log" 2>&1
+  local log=$1 status
+  shift
+  timeout -k 10 900 compute-sanitizer "$@" 2>&1
   status=$?
   ! grep -iE 'overflow of tracked|Running 0 tests' "$log" >/dev/null || status=1
   grep -qE '^=+ (ERROR|RACECHECK) SUMMARY: ' "$log" || status=1
-  cat "$log"
-  rm -f "$log"
   return "$status"
 }
 
@@ -33,42 +32,78 @@ sanitized() {
   runs=()
 }
 
+# The runs of the stage, the longest first: TOOL PROGRAM FILTER. The tools slow tests down, some four hundred times, so kernels are
+# checked on small shapes of some types and widths, and tests that compare the bits of many launches are left out, as are latents,
+# states, chains, branches and codebooks. Kernels without shared memory have nothing for racecheck. Of GEMMs by wgmma, racecheck sees
+# those of the decode class up to 150 tokens whose pipelines do not wrap around: if a warp writes data for others, or overwrites it,
+# behind an mbarrier at which one lane arrives for the warp, it reports a race that __syncwarp excludes (cuda/kernels/README.md); experts
+# with several pairs are such GEMMs. Tests that measure how much of the device is free need it alone, so they run only in the stage alone.
+sanitizer_runs() {
+  local types='*/BF16:*/Q8_0:*/Q4_K:*/Q6_K:*/MXFP4:*/Q3_K' grouped='*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16_decode:*/NVFP4_f16_decode'
+  local few='All/Gemm.KeepsANaN*:All/Gemm.JoinsGate*BF16*:All/Gemm.AddsBias*Q4_K*'
+  cat <<RUNS
+racecheck attention_prefill All/PrefillShapes.*/f16_dim64_heads4x2:*/f16_dim96_*:*/f16_dim256_*:*/f16_dim512_heads1x1
+racecheck attention_f8 Attention.TakesF8*:All/WidenedKeys.*/f16_dim64_*
+racecheck portable/experts_gemm $grouped
+racecheck sampler -*BordersOfParts:*SplitBadly:*AloneAndAmongOthers
+racecheck heads_gemm GemmHeadsEpilogue.*:$types:-*ManyTokens*
+racecheck attention DecodeAttention.AgreesWithFloat64:Attention.AddsSinksAfterPieces*
+racecheck op_matmul OpMatmul.*AroundTheEdgesOfTiles
+racecheck normed_gemm GemmNorms.*:$types
+racecheck gemm $few:-*_prefill
+racecheck experts_route *
+racecheck portable/gemm $few
+racecheck qkv -*EveryEvenWidth
+racecheck gemm_repack *
+racecheck norm *
+racecheck portable/gemm_tiles All/FewTokens.*FewTiles/Q4_K
+racecheck experts_combine *
+racecheck ops *
+memcheck experts_gemm $grouped
+memcheck attention -DecodeAttention.Merges*:*WhateverTheStepWrites:*SaturatedValues:*EveryEvenWidth
+memcheck attention_prefill All/PrefillShapes.*/f16_*:*SeesAWindow*
+memcheck gemm_tiles *Tiles.GiveTheSameBits/Q8_0:*Tiles.GiveTheSameBits/Q4_K:*SingleTiles.*/BF16:*ManyTokens.*/Q4_K:*FewTiles/Q4_K
+memcheck heads_gemm GemmHeadsEpilogue.*:$types
+memcheck experts_row *Adds*/Q4_K_f16:*Adds*/BF16_bf16:*Adds*/MXFP4_f16:*Overlap*/Q4_K_f16
+memcheck sampler -*AloneAndAmongOthers
+memcheck engine_runner Shapes/Sameness.OfPlain*:Shapes/Sameness.OfGraphsAndLaunches/0
+memcheck qkv *
+memcheck op_matmul *
+memcheck gemm $few
+memcheck normed_gemm *
+memcheck attention_f8 Attention.*:All/WidenedKeys.*/f16_dim128_*:*/f16_dim80_*
+memcheck experts_route *
+memcheck gemm_repack *
+memcheck engine_memory -Pool.LeavesFreeMemory*:Health.*:*ButForAMargin:*Graphs*:*AThousandTimes*
+memcheck norm *
+memcheck experts_combine *
+memcheck ops *
+memcheck block_copy *
+memcheck slots *
+RUNS
+}
+
 sanitizer() {
   command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
-  # Small shapes of every type; the other GEMM tests are large.
-  local name few='--gtest_filter=All/Gemm.KeepsANaN*:All/Gemm.JoinsGate*BF16*:All/Gemm.AddsBias*Q4_K*'
-  local grouped='--gtest_filter=*/Q4_K_f16*:*/BF16_bf16*:*/MXFP4_f16*:*/NVFP4_f16*'
-  if build_portable; then
-    sanitize racecheck 'portable tiles of a few tokens' "$portable_build/cuda_gemm_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
-    sanitize racecheck 'portable GEMMs' "$portable_build/cuda_gemm_test" "$few"
-    # Hopper multiplies experts with several pairs as the GEMMs of Hopper below.
-    sanitize racecheck 'portable grouped GEMMs' "$portable_build/cuda_experts_gemm_test" "$grouped"
-  fi
-  # Memory that is not freed by the end of the program is an error; a refusal that a test provokes is not. Tests that
-  # measure how much of the device is free need it alone, so they run only in the stage alone.
-  sanitize memcheck 'leaks of the engine' --leak-check full --report-api-errors no "$out/cuda_engine_memory_test" \
-    '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
-  # Neither tool repeats launches by the thousand. Other head widths run the kernel of a wider head, padded with zeros, so
-  # racecheck, which is slow, tests the compiled widths only. It also skips prompts around every cut of keys, of every tile
-  # and for every number of processors, which run the same kernels many more times, and GEMMs by wgmma (see below).
-  local repeated='--gtest_filter=-*LaunchAfterLaunch*'
-  local slow="$repeated:*EveryEvenWidth*:*AroundCuts*:*AroundTiles*:*HowManyProcessors*:*Beyond65536*:*ManyTokens*"
-  for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv experts_route experts_combine; do
-    sanitize racecheck "$name" "$out/cuda_${name}_test" "$slow"
-    sanitize memcheck "$name" "$out/cuda_${name}_test" "$repeated"
+  local run rows tool program filter folder options portable=yes
+  build_portable || portable=
+  mapfile -t rows < <(sanitizer_runs)
+  for run in "${rows[@]}"; do
+    read -r tool program filter <<<"$run"
+    folder=$out options=()
+    if [[ $program == portable/* ]]; then
+      [[ -n $portable ]] || continue
+      folder=$portable_build
+    fi
+    case $tool/$program in
+      racecheck/gemm)
+        # On other GPUs these are the runs of portable. A block has up to 66 mbarriers, more than the tool tracks by default.
+        [[ $portable_build != "$out" ]] || continue
+        options=(--num-cuda-barriers 128) ;;
+      # Memory that is not freed by the end of the program is an error; a refusal that a test provokes is not.
+      memcheck/engine_memory) options=(--leak-check full --report-api-errors no) ;;
+    esac
+    sanitize "$tool" "${program/\// }" "${options[@]}" "$folder/cuda_${program#portable/}_test" "--gtest_filter=$filter"
   done
-  sanitize memcheck 'grouped GEMMs' "$out/cuda_experts_gemm_test" "$grouped"
-  sanitize memcheck 'experts of a row' "$out/cuda_experts_row_test" '--gtest_filter=*/Q4_K_f16:*/BF16_bf16:*/MXFP4_f16'
-  for name in racecheck memcheck; do sanitize "$name" sampler "$out/cuda_sampler_test"; done
-  # Kernels without shared memory, for which racecheck has nothing to check.
-  for name in slots block_copy; do sanitize memcheck "$name" "$out/cuda_${name}_test"; done
-  sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
-  sanitize memcheck GEMMs "$out/cuda_gemm_test" "$few"
-  sanitize memcheck tiles "$out/cuda_gemm_tiles_test" '--gtest_filter=*/BF16:*/Q8_0:*/Q4_K:*/Q6_K:*/Q2_K'
-  # A block has up to 66 mbarriers, more than the tool tracks by default. If a warp writes data for others, or overwrites
-  # it, after an mbarrier at which one lane arrives for the warp, the tool reports a race that __syncwarp excludes: see
-  # cuda/kernels/README.md.
-  [[ $portable_build == "$out" ]] ||
-    sanitize racecheck 'GEMMs of Hopper' --num-cuda-barriers 128 "$out/cuda_gemm_test" "$few-*_prefill"
   sanitized
 }

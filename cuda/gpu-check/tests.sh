@@ -39,11 +39,13 @@ programs() {
   else row ok "$stage" "$ran GoogleTests of $count programs passed"; fi
 }
 
-# Programs that need the GPUs alone: those that count free memory, which other processes would change, and those whose kernels
-# wait for kernels of other streams. As a client of the multi-process service a gather of four streams of one GPU held it for
-# ever (H200), probably because the kernel that the others waited for was queued behind them.
+# Programs that need the GPUs alone: those that count free memory, which other processes would change; those whose kernels wait for
+# kernels of other streams; and those of faults. As a client of the multi-process service a gather of four streams of one GPU held it
+# for ever (H200), probably because the kernel that the others waited for was queued behind them. If a client loses its GPU, as a test
+# of faults does on purpose, every client of the service loses it.
 readonly needs_alone='cuda_engine_memory_test cuda_engine_runner_test cuda_gather_test cuda_engine_divided_test
-  cuda_engine_divided_experts_test cuda_engine_fault_divided_test cuda_engine_hidden_test cuda_engine_two_devices_test'
+  cuda_engine_divided_experts_test cuda_engine_fault_test cuda_engine_fault_step_test cuda_engine_fault_memory_test
+  cuda_engine_fault_model_test cuda_engine_fault_divided_test cuda_engine_hidden_test cuda_engine_two_devices_test'
 
 tests() {
   local missing='' source name found=()

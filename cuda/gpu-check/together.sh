@@ -6,8 +6,8 @@
 # launch small kernels took ten times as long as one (H200), and with it as long as one. It must not serve compute-sanitizer, whose
 # runs disturb one another then.
 
-# comparing STAGE: succeeds if a stage compares results and measures nothing.
-comparing() { [[ $1 =~ ^(tests|faults|portable|conformance|sameness|transformers|families|generate)$ ]]; }
+# comparing STAGE: succeeds if a stage compares results, measures nothing, and does not need the GPU alone.
+comparing() { [[ $1 =~ ^(tests|portable|conformance|sameness|transformers|families|generate)$ ]]; }
 
 # The folder of the service, if it runs.
 shared=
@@ -18,9 +18,7 @@ service() { CUDA_MPS_PIPE_DIRECTORY=$shared CUDA_MPS_LOG_DIRECTORY=$shared "$@" 
 # share: starts the service. Fails if it does not answer, or if the GPU is in exclusive mode or too small for several stages, which
 # reserve up to 16 GB each. CUDA_VISIBLE_DEVICES is for the clients alone: they count among the GPUs that the service sees.
 share() {
-  local mib
-  mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
-  [[ -z $exclusive && $mib =~ ^[0-9]+$ ]] && ((mib >= 60000)) && command -v nvidia-cuda-mps-control >/dev/null || return
+  [[ -z $exclusive ]] && ((gpu_mib >= 60000)) && command -v nvidia-cuda-mps-control >/dev/null || return
   shared=$(mktemp -d) || return
   service timeout 30 env -u CUDA_VISIBLE_DEVICES nvidia-cuda-mps-control -d &&
     service timeout 30 nvidia-cuda-mps-control <<<get_server_list && return

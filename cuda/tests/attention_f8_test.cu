@@ -67,37 +67,40 @@ TEST(Attention, TakesF8ScalesOfAnySize) {
 
 // Blocks that prefill_widen widens for all tiles, and those that each tile widens itself, give the same bits: of three sequences, with
 // windows, across pieces, and with a key and a value that have no scale.
-TEST(Attention, GivesTheSameBitsHoweverF8KeysAreWidened) {
-  for (const Act act : {Act::kF16, Act::kBF16})
-    for (const Shape& shape :
-         {Shape{32, 8, 128, 16}, Shape{4, 2, 64, 32}, Shape{4, 2, 256, 16}, Shape{7, 1, 100, 32}, Shape{3, 1, 255, 32},
-          Shape{4, 2, 96, 16}, Shape{9, 9, 80, 32}}) {
-      Cache cache(act, shape, {1500, 70, 4200}, 54, Kv::kF8);
-      int32_t blocks = 0;
-      MUST(prefill_wide_blocks(cache.layout, 1000, &blocks));
-      if (blocks == 0) GTEST_SKIP() << "no kernel widens blocks ahead on this GPU";
-      std::vector<float> x(static_cast<size_t>(shape.dim), 0.5f);
-      x[7] = NAN;
-      cache.put(0, 40, 0, x, cache.value, cache.value_bytes);
-      cache.put(0, 1300, shape.kv_heads - 1, x, cache.key, cache.key_bytes);
-      cache.upload();
-      std::vector<Row> rows;
-      std::vector<PrefillTile> tiles;
-      for (const auto& [first, count] : std::vector<std::pair<Row, int32_t>>{{{0, 900}, 600}, {{1, 3}, 67}, {{2, 4090}, 110}}) {
-        cut(shape, static_cast<int32_t>(rows.size()), count, &tiles);
-        const std::vector<Row> own = rows_at(first.sequence, first.position, count);
-        rows.insert(rows.end(), own.begin(), own.end());
-      }
-      for (const int32_t window : {0, 100, 1500}) {
-        cache.window = window;
-        const std::vector<uint16_t> each = attend(cache, rows, tiles, {0, 2, PrefillSplit::kByWork, 132});
-        for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kByWork, PrefillSplit::kAlways}) {
-          const std::vector<uint16_t> ahead = attend(cache, rows, tiles, {0, 20, split, 132, 0, blocks});
-          EXPECT_TRUE(same_bits(ahead.data(), each.data(), each.size()))
-              << name(act) << " dim " << shape.dim << " window " << window << " split " << static_cast<int>(split);
-        }
-      }
+class WidenedKeys : public ::testing::TestWithParam<ActAndShape> {};
+
+INSTANTIATE_TEST_SUITE_P(All, WidenedKeys,
+                         ::testing::Combine(::testing::Values(Act::kF16, Act::kBF16),
+                                          ::testing::Values(Shape{32, 8, 128, 16}, Shape{4, 2, 64, 32}, Shape{4, 2, 256, 16}, Shape{7, 1, 100, 32},
+                                                          Shape{3, 1, 255, 32}, Shape{4, 2, 96, 16}, Shape{9, 9, 80, 32})),
+                         act_and_shape);
+
+TEST_P(WidenedKeys, HaveTheSameBitsWhereverTheyAreWidened) {
+  const auto& [act, shape] = GetParam();
+  Cache cache(act, shape, {1500, 70, 4200}, 54, Kv::kF8);
+  int32_t blocks = 0;
+  MUST(prefill_wide_blocks(cache.layout, 1000, &blocks));
+  if (blocks == 0) GTEST_SKIP() << "no kernel widens blocks ahead on this GPU";
+  std::vector<float> x(static_cast<size_t>(shape.dim), 0.5f);
+  x[7] = NAN;
+  cache.put(0, 40, 0, x, cache.value, cache.value_bytes);
+  cache.put(0, 1300, shape.kv_heads - 1, x, cache.key, cache.key_bytes);
+  cache.upload();
+  std::vector<Row> rows;
+  std::vector<PrefillTile> tiles;
+  for (const auto& [first, count] : std::vector<std::pair<Row, int32_t>>{{{0, 900}, 600}, {{1, 3}, 67}, {{2, 4090}, 110}}) {
+    cut(shape, static_cast<int32_t>(rows.size()), count, &tiles);
+    const std::vector<Row> own = rows_at(first.sequence, first.position, count);
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  for (const int32_t window : {0, 100, 1500}) {
+    cache.window = window;
+    const std::vector<uint16_t> each = attend(cache, rows, tiles, {0, 2, PrefillSplit::kByWork, 132});
+    for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kByWork, PrefillSplit::kAlways}) {
+      const std::vector<uint16_t> ahead = attend(cache, rows, tiles, {0, 20, split, 132, 0, blocks});
+      EXPECT_TRUE(same_bits(ahead.data(), each.data(), each.size())) << "window " << window << " split " << static_cast<int>(split);
     }
+  }
 }
 
 }  // namespace

@@ -208,6 +208,13 @@ inline const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16
                          {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16},
                          {1, 1, 512, 16}, {16, 2, 512, 32}, {16, 1, 320, 16}, {2, 1, 511, 16}, {3, 3, 257, 32}};
 
+// A test of one act and one shape has a name such as f16_dim128_heads32x8, so that a filter can choose some.
+using ActAndShape = std::tuple<Act, Shape>;
+inline std::string act_and_shape(const ::testing::TestParamInfo<ActAndShape>& info) {
+  const auto& [act, shape] = info.param;
+  return name(act) + std::string("_dim") + std::to_string(shape.dim) + "_heads" + std::to_string(shape.heads) + "x" + std::to_string(shape.kv_heads);
+}
+
 // Compares the rows of results named by `rows` with float64. With more keys the errors of weights average out, so the
 // bound is `parts` times narrower.
 inline void expect_near(const Cache& cache, const std::vector<Row>& rows, const std::vector<uint16_t>& got,

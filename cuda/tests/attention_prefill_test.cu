@@ -4,42 +4,36 @@
 namespace mr::cuda::testing {
 namespace {
 
-TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
-  for (const Act act : {Act::kF16, Act::kBF16})
-    for (const Shape& shape : kShapes) {
-      const int32_t length = 203;
-      const Cache cache(act, shape, {length, 70}, 13);
-      std::vector<Row> rows;
-      for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
-      for (int32_t p = 33; p < 70; ++p) rows.push_back({1, p});
-      std::vector<PrefillTile> tiles;
-      cut(shape, 0, length, &tiles);
-      cut(shape, length, 37, &tiles);
-      const std::vector<uint16_t> whole = attend(cache, rows, tiles);
-      const std::vector<float> got = from_acts(act, whole);
-      const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
-      const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
-      const size_t width = static_cast<size_t>(shape.heads * shape.dim);
-      for (size_t r = 0; r < rows.size(); r += r < 4 ? 1 : 17) {
-        const auto begin = got.begin() + static_cast<int64_t>(r * width);
-        EXPECT_TRUE(near(std::vector<float>(begin, begin + static_cast<int64_t>(width)),
-                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride), true), bound_of(act)))
-            << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r;
-      }
-      for (const int32_t chunk : {128, 37, 1}) {
-        std::vector<uint16_t> pieces;
-        for (int32_t at = 0; at < length; at += chunk) {
-          const int32_t count = std::min(chunk, length - at);
-          std::vector<PrefillTile> own;
-          cut(shape, 0, count, &own);
-          const std::vector<uint16_t> part = attend(cache, std::vector<Row>(rows.begin() + at, rows.begin() + at + count), own);
-          pieces.insert(pieces.end(), part.begin(), part.end());
-          if (chunk == 1 && at > 20) break;
-        }
-        EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size()))
-            << name(act) << " dim " << shape.dim << " chunks of " << chunk;
-      }
+class PrefillShapes : public ::testing::TestWithParam<ActAndShape> {};
+
+INSTANTIATE_TEST_SUITE_P(All, PrefillShapes, ::testing::Combine(::testing::Values(Act::kF16, Act::kBF16), ::testing::ValuesIn(kShapes)),
+                         act_and_shape);
+
+TEST_P(PrefillShapes, AgreeWithFloat64AndDoNotSeeChunks) {
+  const auto& [act, shape] = GetParam();
+  const int32_t length = 203;
+  const Cache cache(act, shape, {length, 70}, 13);
+  std::vector<Row> rows = rows_at(0, 0, length);
+  for (const Row& row : rows_at(1, 33, 37)) rows.push_back(row);
+  std::vector<PrefillTile> tiles;
+  cut(shape, 0, length, &tiles);
+  cut(shape, length, 37, &tiles);
+  const std::vector<uint16_t> whole = attend(cache, rows, tiles);
+  std::vector<size_t> which;
+  for (size_t r = 0; r < rows.size(); r += r < 4 ? 1 : 17) which.push_back(r);
+  expect_near(cache, rows, whole, which, 1, "whole", true);
+  for (const int32_t chunk : {128, 37, 1}) {
+    std::vector<uint16_t> pieces;
+    for (int32_t at = 0; at < length; at += chunk) {
+      const int32_t count = std::min(chunk, length - at);
+      std::vector<PrefillTile> own;
+      cut(shape, 0, count, &own);
+      const std::vector<uint16_t> part = attend(cache, std::vector<Row>(rows.begin() + at, rows.begin() + at + count), own);
+      pieces.insert(pieces.end(), part.begin(), part.end());
+      if (chunk == 1 && at > 20) break;
     }
+    EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size())) << "chunks of " << chunk;
+  }
 }
 
 TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {

@@ -214,19 +214,22 @@ TEST(Attention, SeesWhatAWindowAndACapLeave) {
 }
 
 // A sink that outweighs the keys, one that they outweigh, and none.
+const std::vector<float> kSinks{5, -3, -INFINITY, 0.5f};
+
 TEST(Attention, AddsSinksAfterAllKeys) {
-  const std::vector<float> sinks{5, -3, -INFINITY, 0.5f};
   for (const int32_t dim : {64, 80, 128, 320})
     for (const Act act : {Act::kF16, Act::kBF16})
       for (const Kv kv : {Kv::kAct, Kv::kF8}) {
-        check_width(act, {4, 2, dim, 16}, kv, 0, 0, sinks);
-        check_width(act, {4, 1, dim, 32}, kv, 20, 3.0f, sinks);
+        check_width(act, {4, 2, dim, 16}, kv, 0, 0, kSinks);
+        check_width(act, {4, 1, dim, 32}, kv, 20, 3.0f, kSinks);
       }
-  // Pieces and groups of chunks are merged first.
+}
+
+TEST(Attention, AddsSinksAfterPiecesAndGroupsOfChunks) {
   for (const Act act : {Act::kF16, Act::kBF16}) {
     const Shape shape{4, 1, 64, 16};
     Cache cache(act, shape, {9000}, 42);
-    cache.sinks = sinks;
+    cache.sinks = kSinks;
     const std::vector<Row> rows = rows_at(0, 8960, 40);
     std::vector<PrefillTile> tiles;
     cut(shape, 0, 40, &tiles);

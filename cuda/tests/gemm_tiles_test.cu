@@ -396,25 +396,11 @@ TEST_P(ManyTokens, GetTheSameBits) {
   }
 }
 
-// Up to eight tokens, whose inputs a block keeps or streams: slices without columns, of one and two groups, and of
-// many; rows that make the pipeline wrap around, and one panel more than tiles of two panels have.
-using FewTokens = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ8_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kQ2_K, kIQ3_XXS), type_name);
-
-TEST_P(FewTokens, GetTheSameBits) {
-  const Shape shapes[] = {{{67}, 1, 256, Epilogue::kStoreF32},
-                          {{300, 17, 130}, 3, 2304, Epilogue::kStoreF32},
-                          {{8500}, 1, 2304, Epilogue::kAddF32},
-                          {{8500, 8500}, 2, 2304, Epilogue::kSwiGLU},
-                          {{150, 150}, 2, 768, Epilogue::kSwiGLU},
-                          {{600}, 1, 4096, Epilogue::kStoreF32},
-                          {{17000}, 1, 4096, Epilogue::kStoreF32},
-                          {{200, 200}, 2, 4096, Epilogue::kSwiGLU},
-                          {{2150}, 1, 4352, Epilogue::kAddF32},
-                          {{4300}, 1, 4352, Epilogue::kAddF32},
-                          {{4320}, 1, 4352, Epilogue::kStoreF32},
-                          {{2200, 40}, 2, 4608, Epilogue::kStoreF32}};
-  for (const Shape& s : shapes) {
+// Up to eight tokens, whose inputs a block keeps or streams.
+class FewTokens : public Tiles {
+ protected:
+  // Outputs of 1 to 70 tokens have the bits that they have among 16.
+  void expect_the_same_bits(const Shape& s) {
     make(s);
     give(Act::kF16, 16);
     const std::vector<uint8_t> together = outputs(16);
@@ -425,6 +411,25 @@ TEST_P(FewTokens, GetTheSameBits) {
     give(Act::kF16, 70);
     ASSERT_TRUE(outputs(8) == outputs(70)) << s.rows[0] << " rows, " << s.cols << " columns, 70 tokens";
   }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ8_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kQ2_K, kIQ3_XXS), type_name);
+
+// Slices without columns, of one and two groups, and of many.
+TEST_P(FewTokens, GetTheSameBitsInFewTiles) {
+  for (const Shape& s : {Shape{{67}, 1, 256, Epilogue::kStoreF32}, Shape{{300, 17, 130}, 3, 2304, Epilogue::kStoreF32},
+                         Shape{{150, 150}, 2, 768, Epilogue::kSwiGLU}, Shape{{600}, 1, 4096, Epilogue::kStoreF32},
+                         Shape{{200, 200}, 2, 4096, Epilogue::kSwiGLU}})
+    expect_the_same_bits(s);
+}
+
+// Rows that make the pipeline wrap around, and one panel more than tiles of two panels have.
+TEST_P(FewTokens, GetTheSameBitsInManyTiles) {
+  for (const Shape& s : {Shape{{8500}, 1, 2304, Epilogue::kAddF32}, Shape{{8500, 8500}, 2, 2304, Epilogue::kSwiGLU},
+                         Shape{{17000}, 1, 4096, Epilogue::kStoreF32}, Shape{{2150}, 1, 4352, Epilogue::kAddF32},
+                         Shape{{4300}, 1, 4352, Epilogue::kAddF32}, Shape{{4320}, 1, 4352, Epilogue::kStoreF32},
+                         Shape{{2200, 40}, 2, 4608, Epilogue::kStoreF32}})
+    expect_the_same_bits(s);
 }
 
 }  // namespace

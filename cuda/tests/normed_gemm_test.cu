@@ -5,19 +5,15 @@
 namespace mr::cuda {
 namespace {
 
-class NormedGemm : public testing::TestWithParam<int32_t> {
+class NormedGemm : public testing::TestWithParam<TypeName> {
  protected:
   static void SetUpTestSuite() { ASSERT_EQ(prepare_gemms(), cudaSuccess); }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, NormedGemm, testing::ValuesIn([] {
-                           std::vector<int32_t> types;
-                           for (const TypeName& t : kTypeNames) types.push_back(t.type);
-                           return types;
-                         }()));
+INSTANTIATE_TEST_SUITE_P(All, NormedGemm, testing::ValuesIn(kTypeNames), name_of);
 
 TEST_P(NormedGemm, GivesTheBitsOfBothKernels) {
-  const int32_t type = GetParam();
+  const int32_t type = GetParam().type;
   const int64_t rows = 600, block = reference::shape(type).block;
   std::mt19937 random(11);
   for (const Act act : acts_of(type)) {
