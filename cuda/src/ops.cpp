@@ -135,20 +135,27 @@ uint64_t product_f32(const Call& call, const Product& of) {
 }
 
 // By a model's own kernels: weights are packed and inputs become f16 before the clock starts, as a load and the kernels of a
-// step do it.
+// step do it. Kernels of a prompt have F32 weights in tiles of one size, which round them in each block, so those are rounded first.
 uint64_t product_f16(const Call& call, const Product& of) {
   const mr_op_args& args = call.args;
   Device& device = call.device;
   // Activations as a step has them: f16 rows, padded with zeros to whole units of the weight's columns.
   const int64_t stride = (args.inner + kUnitCols - 1) / kUnitCols * kUnitCols;
-  const uint64_t padded = product({of.tokens, stride});
-  const Memory weights =
-      device.ledger.allocate(weight_packed_bytes(args.a_type, args.cols, args.inner), MR_PURPOSE_WORKSPACE);
+  const uint64_t padded = product({of.tokens, stride}), elements = product({args.cols, args.inner});
+  const bool rounded = args.a_type == kF32 && !of.alone;
+  const int32_t type = rounded ? int32_t{kF16} : args.a_type;
+  const Memory file = device.ledger.allocate(rounded ? elements * kActBytes : 0, MR_PURPOSE_WORKSPACE);
+  const Memory weights = device.ledger.allocate(weight_packed_bytes(type, args.cols, args.inner), MR_PURPOSE_WORKSPACE);
   const Memory wide = device.ledger.allocate(padded * sizeof(float), MR_PURPOSE_WORKSPACE);
   const Memory activations = device.ledger.allocate(padded * kActBytes, MR_PURPOSE_WORKSPACE);
   const Rest rest(call.stream);
-  const PackedWeight weight{args.a_type, args.cols, args.inner, weights.data()};
-  CUDA_CHECK(launch_repack(call.operands.a->data(), weight, call.on()));
+  const PackedWeight weight{type, args.cols, args.inner, weights.data()};
+  const uint8_t* from = call.operands.a->data();
+  if (rounded) {
+    CUDA_CHECK(launch_to_act({reinterpret_cast<const float*>(from), file.data(), Act::kF16, static_cast<int64_t>(elements)}, call.on()));
+    from = file.data();
+  }
+  CUDA_CHECK(launch_repack(from, weight, call.on()));
   CUDA_CHECK(cudaMemsetAsync(wide.data(), 0, wide.size(), call.stream));
   const size_t row_bytes = static_cast<size_t>(args.inner) * sizeof(float);
   CUDA_CHECK(cudaMemcpy2DAsync(wide.data(), static_cast<size_t>(stride) * sizeof(float), of.x, row_bytes, row_bytes,
