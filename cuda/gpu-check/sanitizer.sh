@@ -14,7 +14,7 @@ sanitize() {
   runs+=($!)
 }
 
-# followed LOG ARGUMENT ...: runs once, with its output in LOG, where it goes already. Fails also if the tool could not follow the whole
+# followed LOG ARGUMENT ...: runs the tool once. The caller has sent the output to LOG. Fails also if the tool could not follow the whole
 # run or has no summary, or no test ran.
 followed() {
   local log=$1 status

@@ -399,7 +399,7 @@ TEST_P(ManyTokens, GetTheSameBits) {
 // Up to eight tokens, whose inputs a block keeps or streams.
 class FewTokens : public Tiles {
  protected:
-  // Outputs of 1 to 70 tokens have the bits that they have among 16.
+  // Sixteen tokens have the same bits together and in pieces, and so have 70 together and in pieces of 8.
   void expect_the_same_bits(const Shape& s) {
     make(s);
     give(Act::kF16, 16);
